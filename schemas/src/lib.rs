@@ -1,1 +1,20 @@
-//! x
+//! Wire types, ids and validation of Millrace. No I/O, no clock, no randomness but in [`ids::mint`].
+//!
+//! What lives here: whatever a record may say and what may be said of it without looking at state. What may not: SQL,
+//! sockets, configuration. Dependencies run one way: `schemas <- topics <- actors <- tests <- loadtest`.
+
+pub mod click;
+pub mod ids;
+pub mod journey;
+pub mod macros;
+pub mod money;
+pub mod outcome;
+pub mod postback;
+pub mod time;
+
+/// The newest wire version this build writes and reads. A record with a greater `v` stops its partition; it is never a
+/// dead letter, since a newer build can read it.
+pub const WIRE_VERSION: u16 = 1;
+
+/// Greatest nesting of any JSON that a door accepts.
+pub const MAX_JSON_DEPTH: usize = 32;
