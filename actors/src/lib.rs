@@ -1,1 +1,26 @@
-//! x
+//! The map of the house; read it first.
+//!
+//! Millrace turns streams of ad clicks, affiliate postbacks and game-server events into booked facts and delivered messages.
+//! A record enters at a door ([`ingress`]), is acknowledged by the log (`millrace_topics`), and is decided by the partition
+//! actor ([`runtime`]) of a stream with state ([`attribution`], later others), which writes facts, counts outcomes and moves
+//! its position in one transaction of PostgreSQL.
+//!
+//! - [`settings`]: every key of `config/millrace.toml`.
+//! - [`postgres`]: the pool, TLS, sessions, migrations, a supervised server, binary COPY.
+//! - [`runtime`]: clocks, the partition-actor shell, failpoints, outcomes. Rules about commits, restarts and positions live
+//!   here and nowhere else.
+//! - [`attribution`]: visits, clicks, postbacks, conversions: `decide` is pure, `actor` is the shell, `store` its SQL.
+//! - [`ingress`]: one file a door.
+//! - [`api`]: the admin API, mounted from one registry of operations.
+//! - [`cli`]: what `millrace` can be told at a terminal.
+//!
+//! Where new things go: a door into `ingress/<door>.rs` and a wire type into schemas; a stream with state into a folder with
+//! decide / actor / store and a line in the topic catalogue; a channel into a folder under `delivery`.
+
+pub mod api;
+pub mod attribution;
+pub mod cli;
+pub mod ingress;
+pub mod postgres;
+pub mod runtime;
+pub mod settings;

@@ -1,1 +1,5 @@
-fn main(){}
+//! The command line, wiring only.
+
+fn main() -> std::process::ExitCode {
+    millrace::cli::main()
+}

@@ -1,0 +1,8 @@
+//! PostgreSQL as a library: pool, TLS, session settings, migrations, a supervised server, binary COPY, times.
+//! What may not: SQL of any one part.
+
+pub mod copy;
+pub mod types;
+
+/// A pool of connections.
+pub type Pool = deadpool_postgres::Pool;

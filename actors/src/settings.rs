@@ -1,0 +1,206 @@
+//! Every key of `config/millrace.toml`, with its default. The file is optional, each key can be set by the environment as
+//! `MILLRACE_SECTION__KEY`, `DATABASE_URL` sets `database.url`. Unknown keys are refused by name.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+/// All settings.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Settings {
+    /// PostgreSQL.
+    pub database: Database,
+    /// The log.
+    pub log: Log,
+    /// Doors and admin API.
+    pub http: Http,
+    /// Partition actors.
+    pub runtime: Runtime,
+    /// Attribution.
+    pub attribution: Attribution,
+}
+
+/// PostgreSQL.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Database {
+    /// `postgres://…`, `sslmode` up to `verify-full`. Unset: `millrace up` starts a server of its own.
+    pub url: Option<String>,
+    /// PEM file of certificate authorities for `verify-ca` and `verify-full`; unset: the system's.
+    pub ca_file: Option<PathBuf>,
+    /// Connections of this process at most, those of actors apart.
+    pub pool: usize,
+    /// Where `millrace up` keeps its data.
+    pub data_dir: PathBuf,
+}
+
+impl Default for Database {
+    fn default() -> Database {
+        Database {
+            url: None,
+            ca_file: None,
+            pool: 8,
+            data_dir: PathBuf::from("data"),
+        }
+    }
+}
+
+/// Which log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Backend {
+    /// Tables of PostgreSQL: one machine.
+    #[default]
+    Postgres,
+    /// Apache Kafka.
+    Kafka,
+}
+
+/// Which consumer group protocol.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GroupProtocol {
+    /// KIP-848 where the brokers have it, classic else.
+    #[default]
+    Auto,
+    /// KIP-848.
+    Consumer,
+    /// The classic protocol, `range`.
+    Classic,
+}
+
+/// The log.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Log {
+    /// `postgres` or `kafka`.
+    pub backend: Backend,
+    /// Prefix of topic names in Kafka.
+    pub prefix: String,
+    /// Partitions of topics made by `millrace up` and `topics create`.
+    pub partitions: i32,
+    /// Replication factor of topics made in Kafka.
+    pub replication: i32,
+    /// Kafka's `bootstrap.servers`.
+    pub brokers: Option<String>,
+    /// The consumer group protocol.
+    pub group_protocol: GroupProtocol,
+    /// Further properties of librdkafka (`security.protocol`, `sasl.*`, `ssl.*` …), passed through. Values may name an
+    /// environment variable: `env:NAME`.
+    pub properties: BTreeMap<String, String>,
+    /// Largest record, in bytes.
+    pub max_record_bytes: usize,
+    /// How long a door waits for the log's acknowledgement, in milliseconds.
+    pub ack_timeout_ms: u64,
+    /// Linger of the producer, in milliseconds.
+    pub linger_ms: u64,
+    /// Postgres log: how long consumed segments are kept, in seconds.
+    pub retention_s: u64,
+}
+
+impl Default for Log {
+    fn default() -> Log {
+        Log {
+            backend: Backend::Postgres,
+            prefix: String::new(),
+            partitions: 8,
+            replication: 1,
+            brokers: None,
+            group_protocol: GroupProtocol::Auto,
+            properties: BTreeMap::new(),
+            max_record_bytes: 900_000,
+            ack_timeout_ms: 10_000,
+            linger_ms: 5,
+            retention_s: 86_400,
+        }
+    }
+}
+
+/// Doors and admin API.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Http {
+    /// Where the doors listen.
+    pub doors: SocketAddr,
+    /// Where the admin API listens; the same address as `doors` puts both on one listener.
+    pub admin: SocketAddr,
+    /// The doors' URL as the world sees it, for redirects and callback URLs.
+    pub public_url: Option<String>,
+    /// Largest body of a door but the batch doors, in bytes.
+    pub max_body: usize,
+    /// Largest body of a batch door, in bytes.
+    pub max_batch_body: usize,
+    /// Proxies whose `X-Forwarded-For` is believed, as CIDR.
+    pub trusted_proxies: Vec<String>,
+    /// The doors answer 503 when the disk that holds the log has less than this many bytes free (0: never).
+    pub disk_low_watermark: u64,
+    /// Worker threads.
+    pub workers: usize,
+}
+
+impl Default for Http {
+    fn default() -> Http {
+        Http {
+            doors: SocketAddr::from(([127, 0, 0, 1], 8080)),
+            admin: SocketAddr::from(([127, 0, 0, 1], 8080)),
+            public_url: None,
+            max_body: 64 << 10,
+            max_batch_body: 8 << 20,
+            trusted_proxies: Vec::new(),
+            disk_low_watermark: 256 << 20,
+            workers: 2,
+        }
+    }
+}
+
+/// Partition actors.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Runtime {
+    /// Records of one transaction at most.
+    pub batch_records: usize,
+    /// Bytes of one transaction at most.
+    pub batch_bytes: usize,
+    /// Arbiters (threads) over which partition actors are spread.
+    pub arbiters: usize,
+    /// How long a claim waits for the former owner's rows, in milliseconds.
+    pub lock_timeout_ms: u64,
+    /// How often an idle actor looks at due parked records, in milliseconds.
+    pub tick_ms: u64,
+    /// How long shutdown may take, in milliseconds.
+    pub shutdown_ms: u64,
+}
+
+impl Default for Runtime {
+    fn default() -> Runtime {
+        Runtime {
+            batch_records: 5_000,
+            batch_bytes: 4 << 20,
+            arbiters: 2,
+            lock_timeout_ms: 2_000,
+            tick_ms: 1_000,
+            shutdown_ms: 10_000,
+        }
+    }
+}
+
+/// Attribution.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Attribution {
+    /// How long a postback or click waits for its visit, in seconds of stream time.
+    pub park_for_s: u64,
+    /// Clicks that one partition's slice holds in memory at most.
+    pub slice_clicks: usize,
+}
+
+impl Default for Attribution {
+    fn default() -> Attribution {
+        Attribution {
+            park_for_s: 86_400,
+            slice_clicks: 100_000,
+        }
+    }
+}
