@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# Licences, bans and sources of every dependency, by deny.toml. Uses the cargo-deny that is there, else builds the pinned one
+# into target/tools, once.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+version=0.20.2
+cargo=${CARGO:-cargo}
+tool=$PWD/target/tools/bin/cargo-deny
+
+if "$cargo" deny --version >/dev/null 2>&1; then
+  tool="$cargo deny"
+elif ! [ -x "$tool" ] || [ "$("$tool" --version)" != "cargo-deny $version" ]; then
+  echo "installing cargo-deny $version to target/tools"
+  # A tool that runs for a second need not be optimised: its own release profile takes several times as long to build.
+  CARGO_TARGET_DIR=$PWD/target/tools/build CARGO_INCREMENTAL=0 \
+    CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_OPT_LEVEL=0 CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
+    "$cargo" install cargo-deny --version "$version" --locked --root target/tools --quiet </dev/null
+  rm -rf target/tools/build
+fi
+# shellcheck disable=SC2086
+exec $tool --locked check --hide-inclusion-graph bans licenses sources
