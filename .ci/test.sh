@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# What `make test` runs, step by step. A failed step does not hide the later ones; the last lines name what failed and what did
+# not run. CI_REQUIRE_KAFKA=1: no Apache Kafka is a failure, not a note.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+start=$SECONDS
+make=(make --no-print-directory)
+failed=()
+
+step() { .ci/step.sh "$@" || failed+=("$1"); }
+
+.ci/step.sh "what this machine needs" .ci/install.sh test
+
+kafka=present
+code=0
+.ci/step.sh "Apache Kafka" .ci/kafka.sh fetch || code=$?
+if [ $code -eq 3 ] && [ "${CI_REQUIRE_KAFKA:-}" != 1 ]; then
+  kafka=absent
+elif [ $code -ne 0 ]; then
+  failed+=("Apache Kafka")
+  kafka=absent
+fi
+
+step "formatting" "${make[@]}" fmt-check
+step "clippy" "${make[@]}" lint
+step "documentation" "${make[@]}" docs
+step "licences, bans and sources of dependencies" "${make[@]}" deny
+# The suites start the `millrace` that stands beside them, and `cargo test` alone would not build it.
+step "build" "${make[@]}" build
+if [ $kafka = absent ]; then export MILLRACE_TEST_KAFKA=absent; fi
+step "tests" "${make[@]}" suites
+
+took=$((SECONDS - start))
+printf '\n== make test took %d:%02d\n' $((took / 60)) $((took % 60))
+if [ ${#failed[@]} -gt 0 ]; then
+  list=$(printf '%s, ' "${failed[@]}")
+  echo "FAILED: ${list%, }"
+  exit 1
+fi
+if [ $kafka = absent ]; then
+  echo "NOT RUN: the Kafka suites (Apache Kafka could not be fetched)"
+else
+  echo "All of it ran and passed."
+fi
