@@ -28,10 +28,13 @@ step "licences, bans and sources of dependencies" "${make[@]}" deny
 # The suites start the `millrace` that stands beside them, and `cargo test` alone would not build it.
 step "build" "${make[@]}" build
 if [ $kafka = absent ]; then export MILLRACE_TEST_KAFKA=absent; fi
-step "tests" "${make[@]}" suites
+step "tests" bash -o pipefail -c "${make[*]} suites 2>&1 | tee target/tests.log"
 
 took=$((SECONDS - start))
 printf '\n== make test took %d:%02d\n' $((took / 60)) $((took % 60))
+awk '/^test result:/ { passed += $4; failed += $6; skipped += $8 }
+  END { printf "tests: %d passed, %d failed, %d skipped\n", passed, failed, skipped; exit passed == 0 }' target/tests.log ||
+  failed+=("no test passed")
 if [ ${#failed[@]} -gt 0 ]; then
   list=$(printf '%s, ' "${failed[@]}")
   echo "FAILED: ${list%, }"
