@@ -468,7 +468,8 @@ impl PartitionHost for RecordingHost {
             s.owned.remove(p);
             s.ends.remove(p);
         }
-        s.waiting.retain(|(_, b)| !partitions.contains(&b.partition));
+        s.waiting
+            .retain(|(_, b)| !partitions.contains(&b.partition));
         self.tell(
             s,
             Event::Revoked {
