@@ -34,6 +34,10 @@ pub struct Database {
     pub pool: usize,
     /// Where `millrace up` keeps its data.
     pub data_dir: PathBuf,
+    /// How long one statement may take, in milliseconds (0: no bound).
+    pub statement_timeout_ms: u64,
+    /// How long connecting may take, in milliseconds.
+    pub connect_timeout_ms: u64,
 }
 
 impl Default for Database {
@@ -43,6 +47,8 @@ impl Default for Database {
             ca_file: None,
             pool: 8,
             data_dir: PathBuf::from("data"),
+            statement_timeout_ms: 30_000,
+            connect_timeout_ms: 5_000,
         }
     }
 }

@@ -47,23 +47,19 @@ async fn make_database(server: &DedicatedServer, name: &str, template: Option<&s
         .expect("a new database");
 }
 
-/// Applies all migrations.
+/// Applies all migrations, as the product does, and makes the daily partitions around today.
+///
+/// # Panics
+/// Nothing answers at `url`, or a migration fails.
 pub async fn migrate(url: &str) {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../migrations");
-    let mut files: Vec<_> = std::fs::read_dir(folder)
-        .expect("the migrations")
-        .map(|e| e.expect("an entry").path())
-        .filter(|p| p.extension().is_some_and(|e| e == "sql"))
-        .collect();
-    files.sort();
-    let client = connect(url).await;
-    for file in files {
-        let sql = std::fs::read_to_string(&file).expect("a readable migration");
-        client
-            .batch_execute(&sql)
-            .await
-            .unwrap_or_else(|e| panic!("{}: {e:?}", file.display()));
-    }
+    let settings = millrace::settings::Database {
+        url: Some(url.to_owned()),
+        ..Default::default()
+    };
+    let database = millrace::postgres::pool::Database::new(&settings, "tests").expect("a URL");
+    millrace::postgres::migrate::migrate(&database)
+        .await
+        .expect("the migrations apply");
 }
 
 /// A connection, driven by a task of the current runtime.

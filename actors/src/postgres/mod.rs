@@ -2,6 +2,9 @@
 //! What may not: SQL of any one part.
 
 pub mod copy;
+pub mod migrate;
+pub mod pool;
+pub mod tls;
 pub mod types;
 
 /// A pool of connections.
