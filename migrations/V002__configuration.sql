@@ -23,7 +23,8 @@ CREATE TABLE workspaces (
     store_ip     boolean NOT NULL DEFAULT false,
     version      bigint NOT NULL DEFAULT 1,
     created_at   timestamptz NOT NULL DEFAULT now(),
-    updated_at   timestamptz NOT NULL DEFAULT now()
+    updated_at   timestamptz NOT NULL DEFAULT now(),
+    updated_by   text NOT NULL DEFAULT 'system'
 );
 
 CREATE TABLE networks (
@@ -41,6 +42,7 @@ CREATE TABLE networks (
     version         bigint NOT NULL DEFAULT 1,
     created_at      timestamptz NOT NULL DEFAULT now(),
     updated_at      timestamptz NOT NULL DEFAULT now(),
+    updated_by      text NOT NULL DEFAULT 'system',
     UNIQUE (workspace_id, network_id)
 );
 
@@ -57,6 +59,7 @@ CREATE TABLE offers (
     version      bigint NOT NULL DEFAULT 1,
     created_at   timestamptz NOT NULL DEFAULT now(),
     updated_at   timestamptz NOT NULL DEFAULT now(),
+    updated_by   text NOT NULL DEFAULT 'system',
     FOREIGN KEY (workspace_id, network_id) REFERENCES networks (workspace_id, network_id)
 );
 
@@ -71,7 +74,8 @@ CREATE TABLE campaigns (
     status       text NOT NULL DEFAULT 'active' CHECK (status IN ('active', 'paused', 'archived')),
     version      bigint NOT NULL DEFAULT 1,
     created_at   timestamptz NOT NULL DEFAULT now(),
-    updated_at   timestamptz NOT NULL DEFAULT now()
+    updated_at   timestamptz NOT NULL DEFAULT now(),
+    updated_by   text NOT NULL DEFAULT 'system'
 );
 CREATE INDEX campaigns_listed ON campaigns (workspace_id, created_at, campaign_id);
 
@@ -81,6 +85,10 @@ CREATE TABLE api_keys (
     workspace_id  integer REFERENCES workspaces,
     name          text NOT NULL,
     secret_digest bytea NOT NULL,
+    -- The secret before the last rotation, still good until `previous_until`.
+    previous_digest bytea,
+    previous_until  timestamptz,
+    -- As given: the word `full` stays a word and is expanded at each request.
     scopes        text[] NOT NULL,
     cidrs         text[] NOT NULL DEFAULT '{}',
     expires_at    timestamptz,
@@ -88,6 +96,8 @@ CREATE TABLE api_keys (
     last_used_at  timestamptz,
     created_by    text NOT NULL,
     created_at    timestamptz NOT NULL DEFAULT now(),
+    updated_at    timestamptz NOT NULL DEFAULT now(),
+    updated_by    text NOT NULL DEFAULT 'system',
     version       bigint NOT NULL DEFAULT 1
 );
 CREATE INDEX api_keys_listed ON api_keys (workspace_id, created_at, key_id);

@@ -12,6 +12,7 @@
 //! - [`attribution`]: visits, clicks, postbacks, conversions: `decide` is pure, `actor` is the shell, `store` its SQL.
 //! - [`ingress`]: one file a door.
 //! - [`api`]: the admin API, mounted from one registry of operations.
+//! - [`sealing`]: secrets at rest.
 //! - [`cli`]: what `millrace` can be told at a terminal.
 //!
 //! Where new things go: a door into `ingress/<door>.rs` and a wire type into schemas; a stream with state into a folder with
@@ -23,4 +24,5 @@ pub mod cli;
 pub mod ingress;
 pub mod postgres;
 pub mod runtime;
+pub mod sealing;
 pub mod settings;
