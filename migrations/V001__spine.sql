@@ -29,8 +29,6 @@ CREATE TABLE ownership (
     -- Set: stopped, and why. `millrace positions set` and `millrace positions resume` clear it.
     stopped_reason text,
     stopped_at     timestamptz,
-    -- Greatest time (ms) inside any minted click id of this partition: a later one cannot be known yet.
-    max_minted_ms  bigint NOT NULL DEFAULT 0,
     PRIMARY KEY (group_name, partition)
 ) WITH (fillfactor = 50);
 
@@ -46,6 +44,9 @@ CREATE TABLE positions (
     replayed    bigint NOT NULL DEFAULT 0,
     -- Greatest accepted_at so far, in microseconds.
     stream_time bigint NOT NULL DEFAULT 0,
+    -- A number of the stream's own that only grows. Attribution: the greatest time (ms) inside any minted click id it has
+    -- stored anything about, so that a later one is known to be new without asking.
+    mark        bigint NOT NULL DEFAULT 0,
     PRIMARY KEY (group_name, partition, topic_no)
 ) WITH (fillfactor = 50);
 

@@ -6,6 +6,7 @@ use futures::SinkExt;
 use millrace_schemas::time::Micros;
 use rust_decimal::Decimal;
 use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{Client, Statement};
 use uuid::Uuid;
 
 /// Rows on their way into one table.
@@ -137,35 +138,33 @@ impl Rows {
         self
     }
 
-    /// Sends the rows by `COPY … FROM STDIN BINARY` within the transaction; nothing at all if there is none. The table and
-    /// columns are the caller's own text.
+    /// The finished stream: header, rows, trailer.
+    #[must_use]
+    pub fn into_stream(self) -> Bytes {
+        let mut out = BytesMut::with_capacity(self.buffer.len() + 21);
+        out.put_slice(b"PGCOPY\n\xff\r\n\0");
+        out.put_i32(0);
+        out.put_i32(0);
+        out.put_slice(&self.buffer);
+        out.put_i16(-1);
+        out.freeze()
+    }
+
+    /// Sends the rows by a prepared `COPY … FROM STDIN BINARY`; nothing at all if there is none.
     ///
     /// # Errors
     /// The store refused them.
     pub async fn copy_into(
         self,
-        tx: &tokio_postgres::Transaction<'_>,
-        table_and_columns: &str,
+        client: &Client,
+        copy: &Statement,
     ) -> Result<u64, tokio_postgres::Error> {
-        if self.rows == 0 {
+        if self.is_empty() {
             return Ok(0);
         }
-        let statement = format!("COPY {table_and_columns} FROM STDIN BINARY");
-        let sink = tx.copy_in::<_, Bytes>(&statement).await?;
+        let sink = client.copy_in::<_, Bytes>(copy).await?;
         let mut sink = std::pin::pin!(sink);
-        let mut head = BytesMut::with_capacity(19);
-        head.put_slice(b"PGCOPY\n\xff\r\n\0");
-        head.put_i32(0);
-        head.put_i32(0);
-        let mut body = self.buffer;
-        body.put_i16(-1);
-        sink.feed(head.freeze()).await?;
-        // One message of moderate size at a time, so that no single buffer is sent twice over in memory.
-        let mut body = body.freeze();
-        while !body.is_empty() {
-            let chunk = body.split_to(body.len().min(64 << 10));
-            sink.feed(chunk).await?;
-        }
+        sink.send(self.into_stream()).await?;
         sink.finish().await
     }
 }

@@ -9,3 +9,6 @@ pub mod types;
 
 /// A pool of connections.
 pub type Pool = deadpool_postgres::Pool;
+
+/// The advisory lock under which daily partitions are made.
+pub const DAYS_LOCK: i64 = 0x6d69_6c6c_6461_7973;

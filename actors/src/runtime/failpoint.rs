@@ -18,7 +18,7 @@ pub fn sabotaged(what: &str) -> bool {
                 .map(|v| v.split(',').map(|s| s.trim().to_owned()).collect())
                 .unwrap_or_default()
         });
-        return list.iter().any(|s| s == what);
+        list.iter().any(|s| s == what)
     }
     #[cfg(not(feature = "proving"))]
     {
@@ -32,7 +32,9 @@ pub fn sabotaged(what: &str) -> bool {
 #[must_use]
 pub fn hit(name: &str) -> bool {
     #[cfg(feature = "proving")]
-    return armed::hit(name);
+    {
+        armed::hit(name)
+    }
     #[cfg(not(feature = "proving"))]
     {
         let _ = name;

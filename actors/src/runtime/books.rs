@@ -1,0 +1,170 @@
+//! What every batch writes beside its facts: outcomes, dead letters, replays, emits. All SQL on those tables.
+
+use super::session::{Failure, Session};
+use super::vertical::{DeadLetter, Effects, Emit, Tally};
+use crate::postgres::copy::Rows;
+use crate::postgres::types::Tz;
+use millrace_schemas::ids::RecordId;
+use std::collections::HashMap;
+use uuid::Uuid;
+
+/// Adds the tally to the outcome counts.
+///
+/// # Errors
+/// The store's.
+pub async fn count(session: &Session, group: &str, tally: &Tally) -> Result<(), Failure> {
+    let (mut topics, mut partitions, mut outcomes) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut reasons, mut counts) = (Vec::new(), Vec::new());
+    for (topic, partition, outcome, reason, n) in tally.changes() {
+        topics.push(topic);
+        partitions.push(partition);
+        outcomes.push(outcome.code());
+        reasons.push(reason);
+        counts.push(n);
+    }
+    if topics.is_empty() {
+        return Ok(());
+    }
+    session
+        .execute(
+            "INSERT INTO outcomes (group_name, topic_no, partition, outcome, reason, n)
+             SELECT $1, * FROM unnest($2::int4[], $3::int4[], $4::int2[], $5::text[], $6::int8[])
+             ON CONFLICT (group_name, topic_no, partition, outcome, reason)
+             DO UPDATE SET n = outcomes.n + excluded.n",
+            &[&group, &topics, &partitions, &outcomes, &reasons, &counts],
+        )
+        .await?;
+    Ok(())
+}
+
+/// Writes dead letters. One that was replayed and died again is open again.
+///
+/// # Errors
+/// The store's.
+pub async fn bury(session: &Session, group: &str, dead: &[DeadLetter]) -> Result<(), Failure> {
+    for letter in dead {
+        session
+            .execute(
+                "INSERT INTO dead_letters (record_id, group_name, workspace_id, topic_no, partition, \"offset\",
+                        key, payload, reason, detail, accepted_at)
+                 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
+                 ON CONFLICT (record_id) DO UPDATE SET status = 'open', reason = excluded.reason,
+                        detail = excluded.detail, dead_at = now(), deaths = dead_letters.deaths + 1",
+                &[
+                    &letter.id.to_uuid(),
+                    &group,
+                    &letter.workspace,
+                    &letter.id.topic_no,
+                    &letter.id.partition,
+                    &letter.id.offset,
+                    &letter.key,
+                    &letter.payload,
+                    &letter.reason,
+                    &letter.detail,
+                    &letter.accepted_at.map(Tz),
+                ],
+            )
+            .await?;
+    }
+    Ok(())
+}
+
+/// Which of these dead letters are open, locked, with the reason each died of. What is not open was replayed already: a
+/// second copy of a replay changes nothing.
+///
+/// # Errors
+/// The store's.
+pub async fn open_letters(
+    session: &Session,
+    ids: &[RecordId],
+) -> Result<HashMap<RecordId, String>, Failure> {
+    if ids.is_empty() {
+        return Ok(HashMap::new());
+    }
+    let ids: Vec<Uuid> = ids.iter().map(|id| id.to_uuid()).collect();
+    let rows = session
+        .query(
+            "SELECT record_id, reason FROM dead_letters WHERE record_id = ANY($1) AND status = 'open'
+             ORDER BY record_id FOR UPDATE",
+            &[&ids],
+        )
+        .await?;
+    Ok(rows
+        .iter()
+        .map(|r| (RecordId::from_uuid(r.get(0)), r.get(1)))
+        .collect())
+}
+
+/// Marks dead letters as replayed.
+///
+/// # Errors
+/// The store's.
+pub async fn mark_replayed(session: &Session, ids: &[RecordId]) -> Result<(), Failure> {
+    if ids.is_empty() {
+        return Ok(());
+    }
+    let ids: Vec<Uuid> = ids.iter().map(|id| id.to_uuid()).collect();
+    session
+        .execute(
+            "UPDATE dead_letters SET status = 'replayed', changed_at = now() WHERE record_id = ANY($1)",
+            &[&ids],
+        )
+        .await?;
+    Ok(())
+}
+
+/// Writes records for other topics, numbered after the source's last.
+///
+/// # Errors
+/// The store's.
+pub async fn emit(
+    session: &Session,
+    group: &str,
+    partition: i32,
+    emits: &[Emit],
+) -> Result<(), Failure> {
+    if emits.is_empty() {
+        return Ok(());
+    }
+    let n = i64::try_from(emits.len()).unwrap_or(i64::MAX);
+    let rows = session
+        .query(
+            "INSERT INTO emit_heads (group_name, source_partition, next_seq) VALUES ($1, $2, $3)
+             ON CONFLICT (group_name, source_partition)
+             DO UPDATE SET next_seq = emit_heads.next_seq + $3 RETURNING next_seq - $3",
+            &[&group, &partition, &n],
+        )
+        .await?;
+    let first: i64 = rows.first().map_or(0, |r| r.get(0));
+    let mut out = Rows::new();
+    for (emit, seq) in emits.iter().zip(first..) {
+        out.row(6)
+            .text(group)
+            .i32(partition)
+            .i64(seq)
+            .i32(emit.topic_no);
+        out.bytes(&emit.key).bytes(&emit.payload);
+    }
+    session
+        .copy(
+            "COPY emits (group_name, source_partition, seq, topic_no, key, payload) FROM STDIN BINARY",
+            out,
+        )
+        .await?;
+    Ok(())
+}
+
+/// Everything of [`Effects`] at once.
+///
+/// # Errors
+/// The store's.
+pub async fn write(
+    session: &Session,
+    group: &str,
+    partition: i32,
+    effects: &Effects,
+) -> Result<(), Failure> {
+    bury(session, group, &effects.dead).await?;
+    emit(session, group, partition, &effects.emits).await?;
+    count(session, group, &effects.tally).await
+}

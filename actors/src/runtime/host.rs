@@ -1,0 +1,407 @@
+//! The runtime as a consumer sees it: starts an actor for each partition it is given, hands over batches, answers for what
+//! is under way, and lets go.
+
+use super::actor::{Deliver, End, PartitionActor, Slot, Standing};
+use super::clock::SharedClock;
+use super::core::Core;
+use super::ownership;
+use super::session::{Connect, Session};
+use super::vertical::Vertical;
+use actix::{Actor, Addr, Arbiter, ArbiterHandle};
+use millrace_topics::contract::{
+    Batch, ClaimError, InFlight, PartitionHost, StoredPosition, TopicRef,
+};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::{Duration, Instant};
+
+/// How long a fenced partition that is still assigned waits before it is claimed anew: longer than any rebalance takes to
+/// tell us that it is no longer ours.
+const FENCED_GRACE: Duration = Duration::from_secs(15);
+/// How long a revoked partition may finish its open transaction.
+const REVOKE_WAIT: Duration = Duration::from_secs(2);
+/// How often the store is asked for pauses and resumes.
+const WATCH_EVERY: Duration = Duration::from_secs(1);
+
+/// What a group's host needs.
+#[derive(Clone)]
+pub struct HostConfig {
+    /// The group's topics, in its order.
+    pub topics: Vec<TopicRef>,
+    /// Makes an actor's connection.
+    pub connect: Connect,
+    /// The wall clock.
+    pub clock: SharedClock,
+    /// How this process names itself in `ownership.owner`.
+    pub owner: String,
+    /// How often an idle actor looks at what is due.
+    pub tick: Duration,
+}
+
+struct Running<V: Vertical> {
+    addr: Addr<PartitionActor<V>>,
+    slot: Arc<Slot>,
+    claim: ownership::Claim,
+}
+
+struct Shared<V: Vertical> {
+    running: Mutex<HashMap<i32, Running<V>>>,
+    /// Partitions that are stopped, and why; true: resumed since.
+    stopped: Mutex<HashMap<i32, (String, bool)>>,
+    paused: AtomicBool,
+    closing: AtomicBool,
+}
+
+/// The host of one group in this process.
+pub struct GroupHost<V: Vertical> {
+    config: HostConfig,
+    make: Arc<dyn Fn() -> V + Send + Sync>,
+    arbiters: Vec<ArbiterHandle>,
+    shared: Arc<Shared<V>>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<V: Vertical> GroupHost<V> {
+    /// A host whose actors are spread over `arbiters` threads of their own. Needs a running actix system.
+    pub fn new(
+        config: HostConfig,
+        arbiters: usize,
+        make: impl Fn() -> V + Send + Sync + 'static,
+    ) -> Arc<GroupHost<V>> {
+        let arbiters: Vec<ArbiterHandle> = (0..arbiters.max(1))
+            .map(|_| Arbiter::new().handle())
+            .collect();
+        let shared = Arc::new(Shared {
+            running: Mutex::default(),
+            stopped: Mutex::default(),
+            paused: AtomicBool::new(false),
+            closing: AtomicBool::new(false),
+        });
+        let host = Arc::new(GroupHost {
+            config,
+            make: Arc::new(make),
+            arbiters,
+            shared,
+        });
+        if let Some(first) = host.arbiters.first() {
+            let (shared, connect) = (Arc::clone(&host.shared), Arc::clone(&host.config.connect));
+            first.spawn_fn(move || {
+                actix_rt::spawn(watch(shared, connect));
+            });
+        }
+        host
+    }
+
+    /// Partitions that are stopped, and why.
+    #[must_use]
+    pub fn stopped(&self) -> Vec<(i32, String)> {
+        let mut all: Vec<(i32, String)> = locked(&self.shared.stopped)
+            .iter()
+            .map(|(partition, (why, _))| (*partition, why.clone()))
+            .collect();
+        for (partition, running) in locked(&self.shared.running).iter() {
+            if let Standing::Stopped(why) = running.slot.standing() {
+                all.push((*partition, why));
+            }
+        }
+        all.sort();
+        all.dedup();
+        all
+    }
+
+    /// Partitions whose actors run.
+    #[must_use]
+    pub fn owned(&self) -> Vec<i32> {
+        let mut owned: Vec<i32> = locked(&self.shared.running)
+            .iter()
+            .filter(|(_, r)| matches!(r.slot.standing(), Standing::Running))
+            .map(|(p, _)| *p)
+            .collect();
+        owned.sort_unstable();
+        owned
+    }
+
+    /// Ends the arbiters. Call after the consumer was shut down.
+    pub fn close(&self) {
+        self.shared.closing.store(true, Ordering::SeqCst);
+        for arbiter in &self.arbiters {
+            arbiter.stop();
+        }
+    }
+
+    fn arbiter(&self, partition: i32) -> Option<&ArbiterHandle> {
+        let at = usize::try_from(partition).unwrap_or(0) % self.arbiters.len().max(1);
+        self.arbiters.get(at)
+    }
+}
+
+/// Looks once a second whether the group is paused and whether stopped partitions were resumed.
+async fn watch<V: Vertical>(shared: Arc<Shared<V>>, connect: Connect) {
+    let mut session: Option<Session> = None;
+    while !shared.closing.load(Ordering::SeqCst) {
+        tokio::time::sleep(WATCH_EVERY).await;
+        let live = match session.take() {
+            Some(s) if !s.client().is_closed() => s,
+            _ => match connect().await {
+                Ok(client) => Session::new(client),
+                Err(_) => continue,
+            },
+        };
+        let group = V::GROUP.name;
+        if let Ok(rows) = live
+            .query(
+                "SELECT 1 FROM paused_groups WHERE group_name = $1",
+                &[&group],
+            )
+            .await
+        {
+            shared.paused.store(!rows.is_empty(), Ordering::SeqCst);
+        }
+        let stopped: Vec<i32> = locked(&shared.stopped).keys().copied().collect();
+        if !stopped.is_empty() {
+            let resumed = live
+                .query(
+                    "SELECT partition FROM ownership WHERE group_name = $1 AND partition = ANY($2)
+                     AND stopped_reason IS NULL",
+                    &[&group, &stopped],
+                )
+                .await
+                .unwrap_or_default();
+            for row in resumed {
+                if let Some(entry) = locked(&shared.stopped).get_mut(&row.get::<_, i32>(0)) {
+                    entry.1 = true;
+                }
+            }
+        }
+        session = Some(live);
+    }
+}
+
+type Answer = (i32, Result<Vec<StoredPosition>, ClaimError>);
+
+impl<V: Vertical> PartitionHost for GroupHost<V> {
+    fn assigned(&self, partitions: &[i32], wait: Duration) -> Vec<Answer> {
+        let deadline = Instant::now() + wait;
+        let (tell, told) = mpsc::channel::<Answer>();
+        // Set when we stop waiting: a claim that succeeds later than that ends its actor again.
+        let abandoned = Arc::new(Mutex::new(false));
+        for partition in partitions.iter().copied() {
+            let (config, make) = (self.config.clone(), Arc::clone(&self.make));
+            let (shared, tell) = (Arc::clone(&self.shared), tell.clone());
+            let abandoned = Arc::clone(&abandoned);
+            let Some(arbiter) = self.arbiter(partition) else {
+                continue;
+            };
+            arbiter.spawn_fn(move || {
+                actix_rt::spawn(async move {
+                    let stop = Arc::new(AtomicBool::new(false));
+                    let topics: Arc<[TopicRef]> = config.topics.into();
+                    let launched = Core::launch(
+                        make(),
+                        config.connect,
+                        config.clock,
+                        topics,
+                        partition,
+                        &config.owner,
+                        Arc::clone(&stop),
+                    )
+                    .await;
+                    let answer = match launched {
+                        Err(error) => {
+                            if let ClaimError::Stopped(why) = &error {
+                                locked(&shared.stopped).insert(partition, (why.clone(), false));
+                            }
+                            Err(error)
+                        }
+                        Ok(core) => {
+                            let gone = locked(&abandoned);
+                            if *gone {
+                                return;
+                            }
+                            let positions = core.positions();
+                            let claim = core.claim().clone();
+                            let slot = Arc::new(Slot::new(stop, positions.clone(), claim.epoch));
+                            let addr =
+                                PartitionActor::new(core, Arc::clone(&slot), config.tick).start();
+                            locked(&shared.stopped).remove(&partition);
+                            locked(&shared.running)
+                                .insert(partition, Running { addr, slot, claim });
+                            Ok(positions)
+                        }
+                    };
+                    let _ = tell.send((partition, answer));
+                });
+            });
+        }
+        drop(tell);
+        let mut answers: Vec<Answer> = Vec::with_capacity(partitions.len());
+        while answers.len() < partitions.len() {
+            match told.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok(answer) => answers.push(answer),
+                Err(_) => break,
+            }
+        }
+        *locked(&abandoned) = true;
+        answers.extend(told.try_iter());
+        for partition in partitions {
+            if !answers.iter().any(|(p, _)| p == partition) {
+                let why = format!("partition {partition}: the store did not answer in time");
+                answers.push((*partition, Err(ClaimError::Later(why))));
+            }
+        }
+        answers
+    }
+
+    fn batch(&self, batch: Batch) -> Result<(), Batch> {
+        if self.shared.paused.load(Ordering::SeqCst) && !batch.records().is_empty() {
+            return Err(batch);
+        }
+        let running = locked(&self.shared.running);
+        let Some(found) = running.get(&batch.partition) else {
+            return Err(batch);
+        };
+        let (records, bytes) = (batch.len(), batch.bytes());
+        // Counted before it is sent, so that the actor never counts down what was not counted up.
+        found.slot.records.fetch_add(records, Ordering::SeqCst);
+        found.slot.bytes.fetch_add(bytes, Ordering::SeqCst);
+        match found.addr.try_send(Deliver(batch)) {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                found.slot.records.fetch_sub(records, Ordering::SeqCst);
+                found.slot.bytes.fetch_sub(bytes, Ordering::SeqCst);
+                if matches!(error, actix::prelude::SendError::Closed(_)) {
+                    found.slot.stand(match found.slot.standing() {
+                        Standing::Running => Standing::Ended,
+                        other => other,
+                    });
+                }
+                Err(error.into_inner().0)
+            }
+        }
+    }
+
+    fn in_flight(&self, partition: i32) -> InFlight {
+        if self.shared.paused.load(Ordering::SeqCst) {
+            return InFlight {
+                records: usize::MAX,
+                bytes: usize::MAX,
+            };
+        }
+        match locked(&self.shared.running).get(&partition) {
+            Some(r) => InFlight {
+                records: r.slot.records.load(Ordering::SeqCst),
+                bytes: r.slot.bytes.load(Ordering::SeqCst),
+            },
+            None => InFlight {
+                records: usize::MAX,
+                bytes: usize::MAX,
+            },
+        }
+    }
+
+    fn revoked(&self, partitions: &[i32], lost: bool) {
+        let mut gone = Vec::new();
+        {
+            let mut running = locked(&self.shared.running);
+            for partition in partitions {
+                locked(&self.shared.stopped).remove(partition);
+                gone.extend(running.remove(partition));
+            }
+        }
+        for running in &gone {
+            running.slot.stop.store(true, Ordering::SeqCst);
+            let _ = running.addr.try_send(End);
+        }
+        if lost {
+            return;
+        }
+        let deadline = Instant::now() + REVOKE_WAIT;
+        for running in &gone {
+            if !running.slot.wait_idle(deadline) {
+                tracing::warn!(
+                    partition = running.claim.partition,
+                    "a transaction is still open after its partition was revoked; the next owner's claim fences it"
+                );
+            }
+        }
+    }
+
+    fn fault(&self, partition: i32, reason: String) {
+        let Some(running) = locked(&self.shared.running).remove(&partition) else {
+            return;
+        };
+        running.slot.stop.store(true, Ordering::SeqCst);
+        let _ = running.addr.try_send(End);
+        tracing::error!(group = V::GROUP.name, partition, %reason, "partition stopped");
+        locked(&self.shared.stopped).insert(partition, (reason.clone(), false));
+        let connect = self.config.connect.clone();
+        let Some(arbiter) = self.arbiter(partition) else {
+            return;
+        };
+        let claim = ownership::Claim {
+            epoch: running.slot.epoch.load(Ordering::SeqCst),
+            ..running.claim
+        };
+        arbiter.spawn_fn(move || {
+            actix_rt::spawn(async move {
+                for _ in 0..10 {
+                    let written = match connect().await {
+                        Ok(client) => ownership::stop(&Session::new(client), &claim, &reason)
+                            .await
+                            .map_err(|f| format!("{f:?}")),
+                        Err(e) => Err(e),
+                    };
+                    match written {
+                        Ok(()) => return,
+                        Err(e) => tracing::warn!(partition, error = %e, "cannot note the stop yet"),
+                    }
+                    tokio::time::sleep(Duration::from_secs(1)).await;
+                }
+            });
+        });
+    }
+
+    fn wants_reassignment(&self) -> Vec<i32> {
+        let mut wanted = Vec::new();
+        let mut running = locked(&self.shared.running);
+        let mut stopped = locked(&self.shared.stopped);
+        running.retain(|partition, r| {
+            let standing = match r.slot.standing() {
+                Standing::Running if !r.addr.connected() => Standing::Ended,
+                other => other,
+            };
+            match standing {
+                Standing::Running => true,
+                Standing::Fenced(at) if at.elapsed() < FENCED_GRACE => true,
+                Standing::Fenced(_) | Standing::Ended => {
+                    wanted.push(*partition);
+                    false
+                }
+                Standing::Stopped(why) => {
+                    stopped.insert(*partition, (why, false));
+                    false
+                }
+            }
+        });
+        stopped.retain(|partition, (_, resumed)| {
+            if *resumed {
+                wanted.push(*partition);
+            }
+            !*resumed
+        });
+        wanted
+    }
+
+    fn progress(&self) -> Vec<(i32, StoredPosition)> {
+        let running = locked(&self.shared.running);
+        let mut all = Vec::new();
+        for (partition, r) in running.iter() {
+            all.extend(locked(&r.slot.positions).iter().map(|p| (*partition, *p)));
+        }
+        all
+    }
+}
