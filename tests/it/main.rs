@@ -1,1 +1,4 @@
-fn main() {}
+//! Integration tests, one binary: a module a subject.
+
+mod proxy;
+mod receivers;

@@ -2,6 +2,15 @@
 //!
 //! - [`postgres`]: a real PostgreSQL for tests, one migrated database a test, servers to stop and kill.
 //! - [`recording_host`]: what a consumer talks to when the log alone is tested.
+//! - [`process`]: the product as a process: environment, failpoints, logs, signals, deadlines.
+//! - [`proxy`]: a TCP proxy that cuts, stalls, delays and eats the reply to a COMMIT.
+//! - [`receivers`]: HTTP receivers that write down what they are sent.
+//! - [`generator`]: records for the log, each with what is right for it. [`recount`]: the store's facts against that list.
 
+pub mod generator;
 pub mod postgres;
+pub mod process;
+pub mod proxy;
+pub mod receivers;
 pub mod recording_host;
+pub mod recount;
