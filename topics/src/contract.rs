@@ -133,6 +133,17 @@ impl Batch {
         }
     }
 
+    /// An empty batch with room for `records` records of `bytes` bytes together.
+    #[must_use]
+    pub fn with_capacity(partition: i32, records: usize, bytes: usize) -> Batch {
+        Batch {
+            partition,
+            arena: Vec::with_capacity(bytes),
+            records: Vec::with_capacity(records),
+            ends: Vec::new(),
+        }
+    }
+
     /// Appends a record; false if the arena (4 GiB) has no room, which limits far below it prevent.
     pub fn push(&mut self, topic_no: i32, offset: i64, key: &[u8], payload: &[u8]) -> bool {
         let at = |n: usize| u32::try_from(n).ok();
@@ -200,6 +211,12 @@ impl Batch {
     /// within each.
     pub fn order_by_topic(&mut self, topics: &[TopicRef]) {
         let rank = |no: i32| topics.iter().position(|t| t.no == no).unwrap_or(usize::MAX);
+        let ordered = |a: &RecordRef, b: &RecordRef| {
+            (rank(a.topic_no), a.offset) <= (rank(b.topic_no), b.offset)
+        };
+        if self.records.is_sorted_by(ordered) {
+            return;
+        }
         self.records.sort_by_key(|r| (rank(r.topic_no), r.offset));
     }
 }
