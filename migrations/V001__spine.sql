@@ -130,7 +130,8 @@ CREATE TABLE emit_receipts (
 );
 
 -- Daily partitions ---------------------------------------------------------------------------------------------------
--- Makes the partitions of a fact table for the days [from, to]. Advisory-locked by the caller's transaction.
+-- Makes the partitions of a fact table for the days [from, to]. Advisory-locked by the caller's transaction. Made apart and
+-- attached: CREATE … PARTITION OF would lock the parent against every writer, ATTACH lets batches go on.
 CREATE FUNCTION make_daily_partitions(parent text, first_day date, last_day date) RETURNS integer
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -141,7 +142,9 @@ BEGIN
     WHILE d <= last_day LOOP
         child := parent || '_' || to_char(d, 'YYYYMMDD');
         IF to_regclass(child) IS NULL THEN
-            EXECUTE format('CREATE TABLE %I PARTITION OF %I FOR VALUES FROM (%L) TO (%L)', child, parent,
+            EXECUTE format('CREATE TABLE %I (LIKE %I INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING INDEXES INCLUDING STORAGE)',
+                child, parent);
+            EXECUTE format('ALTER TABLE %I ATTACH PARTITION %I FOR VALUES FROM (%L) TO (%L)', parent, child,
                 to_char(d, 'YYYY-MM-DD') || ' 00:00:00+00', to_char(d + 1, 'YYYY-MM-DD') || ' 00:00:00+00');
             made := made + 1;
         END IF;

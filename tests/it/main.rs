@@ -1,4 +1,5 @@
 //! Integration tests, one binary: a module a subject.
 
+mod migrate;
 mod proxy;
 mod receivers;
