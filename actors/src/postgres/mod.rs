@@ -4,6 +4,7 @@
 pub mod copy;
 pub mod migrate;
 pub mod pool;
+pub mod server;
 pub mod tls;
 pub mod types;
 
