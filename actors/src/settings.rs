@@ -1,6 +1,10 @@
 //! Every key of `config/millrace.toml`, with its default. The file is optional, each key can be set by the environment as
 //! `MILLRACE_SECTION__KEY`, `DATABASE_URL` sets `database.url`. Unknown keys are refused by name.
 
+mod load;
+
+pub use load::{DEFAULT_FILE, SettingsError, load, load_from};
+
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -20,6 +24,8 @@ pub struct Settings {
     pub runtime: Runtime,
     /// Attribution.
     pub attribution: Attribution,
+    /// What this process tells about itself.
+    pub telemetry: Telemetry,
 }
 
 /// PostgreSQL.
@@ -207,6 +213,36 @@ impl Default for Attribution {
         Attribution {
             park_for_s: 86_400,
             slice_clicks: 100_000,
+        }
+    }
+}
+
+/// Form of the lines on stderr.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LineFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// What this process tells about itself on stderr.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Telemetry {
+    /// `text` or `json`.
+    pub format: LineFormat,
+    /// Directives of tracing's EnvFilter; `RUST_LOG` overrides it.
+    pub filter: String,
+}
+
+impl Default for Telemetry {
+    fn default() -> Telemetry {
+        Telemetry {
+            format: LineFormat::Text,
+            filter: "info".to_owned(),
         }
     }
 }

@@ -1,7 +1,141 @@
-//! Written next.
+//! What `millrace` can be told at a terminal: one file a command, each with its own words, examples and output.
+//!
+//! Exit codes: 0 done, 1 failed (or `doctor` and `topics check` found something), 2 the words or the settings were wrong.
+//! What a command says goes to stdout (as JSON with `--json`), what goes wrong to stderr with what to do next.
+
+use clap::{Parser, Subcommand};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+mod context;
+mod dlq;
+mod groups;
+mod key;
+mod migrate;
+mod output;
+mod positions;
+mod trace;
+mod workspace;
+
+pub use context::Context;
+
+/// Turns streams of ad clicks, affiliate postbacks and game-server events into booked facts and delivered messages.
+#[derive(Debug, Parser)]
+#[command(
+    name = "millrace",
+    version,
+    after_help = "Begin with `millrace up`: everything in one process, with a PostgreSQL of its own.\n\
+                  Settings: config/millrace.toml, MILLRACE_<SECTION>__<KEY>, DATABASE_URL; `millrace doctor` checks them all.\n\
+                  Exit codes: 0 done, 1 failed, 2 wrong words or settings."
+)]
+struct Words {
+    /// The settings file [default: config/millrace.toml, if it is there].
+    #[arg(long, global = true, env = "MILLRACE_CONFIG", value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Answer in JSON, for programs.
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Bring the database's schema up to date.
+    Migrate(migrate::Args),
+    /// Where each partition stands; set a position, resume what stopped.
+    #[command(subcommand)]
+    Positions(positions::Args),
+    /// Pause and resume consumer groups.
+    #[command(subcommand)]
+    Groups(groups::Args),
+    /// Dead letters: list, show, replay, discard.
+    #[command(subcommand)]
+    Dlq(dlq::Args),
+    /// Everything known of one click, in order.
+    Trace(trace::Args),
+    /// Make and list workspaces.
+    #[command(subcommand)]
+    Workspace(workspace::Args),
+    /// Make, list and revoke API keys.
+    #[command(subcommand)]
+    Key(key::Args),
+}
 
 /// Runs the command line.
 #[must_use]
-pub fn main() -> std::process::ExitCode {
-    std::process::ExitCode::SUCCESS
+pub fn main() -> ExitCode {
+    let words = Words::parse();
+    let settings = match crate::settings::load(words.config.as_deref()) {
+        Ok(settings) => settings,
+        Err(e) => {
+            eprintln!("error: {e}");
+            return ExitCode::from(2);
+        }
+    };
+    let quiet = true;
+    if let Err(e) = crate::runtime::telemetry::tracing(&settings.telemetry, quiet) {
+        eprintln!("error: {e}");
+        return ExitCode::from(2);
+    }
+    let context = Context::new(settings, words.json);
+    match dispatch(words.command, context) {
+        Ok(code) => code,
+        Err(e) => {
+            eprintln!("error: {e:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn dispatch(command: Command, context: Context) -> anyhow::Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let done = runtime.block_on(async {
+        match command {
+            Command::Migrate(args) => migrate::run(&context, args).await,
+            Command::Positions(args) => positions::run(&context, args).await,
+            Command::Groups(args) => groups::run(&context, args).await,
+            Command::Dlq(args) => dlq::run(&context, args).await,
+            Command::Trace(args) => trace::run(&context, args).await,
+            Command::Workspace(args) => workspace::run(&context, args).await,
+            Command::Key(args) => key::run(&context, args).await,
+        }
+    });
+    // Nothing may hold the terminal after the answer.
+    runtime.shutdown_background();
+    done
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Words;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_words_fit_together() {
+        Words::command().debug_assert();
+    }
+
+    /// Every command a person can type says what it does by an example.
+    #[test]
+    fn every_command_has_an_example() {
+        fn look(command: &clap::Command, path: &str) {
+            for sub in command.get_subcommands().filter(|s| s.get_name() != "help") {
+                let path = format!("{path} {}", sub.get_name());
+                assert!(sub.get_about().is_some(), "`{path}` says nothing of itself");
+                if sub.has_subcommands() {
+                    look(sub, &path);
+                } else {
+                    let help = sub.get_after_help().map(ToString::to_string);
+                    assert!(
+                        help.is_some_and(|h| h.contains(&path)),
+                        "`{path} --help` has no example"
+                    );
+                }
+            }
+        }
+        look(&Words::command(), "millrace");
+    }
 }

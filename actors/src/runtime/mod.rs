@@ -11,4 +11,5 @@ pub mod host;
 pub mod ownership;
 pub mod poison;
 pub mod session;
+pub mod telemetry;
 pub mod vertical;

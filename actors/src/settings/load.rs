@@ -1,0 +1,211 @@
+//! Reads the settings: defaults, then the file, then the environment. What is wrong is named with where it stands.
+
+use super::Settings;
+use figment::providers::{Format, Serialized, Toml};
+use figment::value::{Dict, Map, Value};
+use figment::{Figment, Metadata, Profile, Provider};
+use std::path::{Path, PathBuf};
+
+/// The file that is read when none is named, if it is there.
+pub const DEFAULT_FILE: &str = "config/millrace.toml";
+const PREFIX: &str = "MILLRACE_";
+
+/// Why the settings cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum SettingsError {
+    /// The named file is not there.
+    #[error("there is no settings file {0}")]
+    NoFile(PathBuf),
+    /// A variable of the environment names no key.
+    #[error("the variable {variable} names no setting: {reason}")]
+    Variable {
+        /// The variable.
+        variable: String,
+        /// What would be right.
+        reason: String,
+    },
+    /// A key or value of the file is wrong.
+    #[error("settings: {0}")]
+    Invalid(String),
+}
+
+/// Loads from `file` (else [`DEFAULT_FILE`] if it exists) and the environment of this process.
+///
+/// # Errors
+/// The file is missing or wrong, a key is unknown, a value does not fit.
+pub fn load(file: Option<&Path>) -> Result<Settings, SettingsError> {
+    let variables = std::env::vars_os()
+        .filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?)))
+        .collect();
+    load_from(file, variables)
+}
+
+/// As [`load`], with variables of the caller's.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_from(
+    file: Option<&Path>,
+    mut variables: Vec<(String, String)>,
+) -> Result<Settings, SettingsError> {
+    if let Some(named) = file.filter(|f| !f.is_file()) {
+        return Err(SettingsError::NoFile(named.to_owned()));
+    }
+    let file = file.unwrap_or(Path::new(DEFAULT_FILE));
+    variables.sort();
+    let mut figment = Figment::from(Serialized::defaults(Settings::default()));
+    // Only what the file itself says is checked for unknown keys: `Toml::file` is silent about a missing one.
+    figment = figment.merge(Toml::file_exact(file));
+    for (name, text) in &variables {
+        if name == "DATABASE_URL" {
+            if !text.is_empty() {
+                let value = Value::from(text.clone());
+                figment = figment.merge(Variable::new(name, &["database", "url"], value));
+            }
+            continue;
+        }
+        // `MILLRACE_SECRET_KEY` and the like are no settings: those have a section and two underscores.
+        let Some((section, key)) = name.strip_prefix(PREFIX).and_then(|n| n.split_once("__"))
+        else {
+            continue;
+        };
+        let (path, value) =
+            read(&section.to_lowercase(), &key.to_lowercase(), text).map_err(|reason| {
+                SettingsError::Variable {
+                    variable: name.clone(),
+                    reason,
+                }
+            })?;
+        let path: Vec<&str> = path.iter().map(String::as_str).collect();
+        figment = figment.merge(Variable::new(name, &path, value));
+    }
+    figment
+        .extract()
+        .map_err(|errors| SettingsError::Invalid(say(errors)))
+}
+
+/// Finds the key that a variable means, and reads the text as that key's type, as the defaults show it.
+fn read(section: &str, key: &str, text: &str) -> Result<(Vec<String>, Value), String> {
+    let defaults =
+        serde_json::to_value(Settings::default()).map_err(|e| format!("no defaults: {e}"))?;
+    let names = |value: &serde_json::Value| {
+        let keys = value.as_object().into_iter().flat_map(|o| o.keys());
+        keys.map(|k| k.to_uppercase())
+            .collect::<Vec<_>>()
+            .join(", ")
+    };
+    let known = defaults
+        .get(section)
+        .ok_or_else(|| format!("the sections are {}", names(&defaults)))?;
+    // `MILLRACE_LOG__PROPERTIES__SASL_MECHANISM`: librdkafka's names have dots where a variable cannot.
+    let (key, property) = match key.split_once("__") {
+        Some((key, property)) => (key, Some(property.replace('_', "."))),
+        None => (key, None),
+    };
+    let default = known
+        .get(key)
+        .ok_or_else(|| format!("the keys of that section are {}", names(known)))?;
+    let mut path = vec![section.to_owned(), key.to_owned()];
+    let value = match (default, property) {
+        (serde_json::Value::Object(_), Some(property)) => {
+            path.push(property);
+            Value::from(text)
+        }
+        (serde_json::Value::Object(_), None) => {
+            return Err("it is a table; append two underscores and the name within it".to_owned());
+        }
+        (_, Some(_)) => return Err(format!("`{section}.{key}` is no table")),
+        (serde_json::Value::Bool(_), None) => Value::from(
+            text.parse::<bool>()
+                .map_err(|_| "it is `true` or `false`")?,
+        ),
+        (serde_json::Value::Number(_), None) => Value::from(
+            text.parse::<u64>()
+                .map_err(|_| "it is a whole number, not negative")?,
+        ),
+        (serde_json::Value::Array(_), None) => {
+            let items = text.split(',').map(str::trim).filter(|t| !t.is_empty());
+            Value::from(items.map(str::to_owned).collect::<Vec<String>>())
+        }
+        (serde_json::Value::Null | serde_json::Value::String(_), None) => Value::from(text),
+    };
+    Ok((path, value))
+}
+
+/// One value of one variable.
+struct Variable {
+    name: String,
+    data: Dict,
+}
+
+impl Variable {
+    fn new(name: &str, path: &[&str], value: Value) -> Variable {
+        let mut value = value;
+        let mut data = Dict::new();
+        for (depth, step) in path.iter().enumerate().rev() {
+            let mut dict = Dict::new();
+            dict.insert((*step).to_owned(), value);
+            if depth == 0 {
+                data = dict;
+                break;
+            }
+            value = Value::from(dict);
+        }
+        Variable {
+            name: name.to_owned(),
+            data,
+        }
+    }
+}
+
+impl Provider for Variable {
+    fn metadata(&self) -> Metadata {
+        Metadata::named(format!("the variable {}", self.name))
+    }
+
+    fn data(&self) -> Result<Map<Profile, Dict>, figment::Error> {
+        Ok(Profile::Default.collect(self.data.clone()))
+    }
+}
+
+/// Every fault in one line each; values are not repeated, since they may be secrets.
+fn say(errors: figment::Error) -> String {
+    use figment::error::Kind;
+    errors
+        .into_iter()
+        .map(|error| {
+            let key = error.path.join(".");
+            let what = match &error.kind {
+                Kind::UnknownField(name, known) => {
+                    let place = match key.trim_end_matches(name.as_str()).trim_end_matches('.') {
+                        "" => "at the top".to_owned(),
+                        section => format!("in [{section}]"),
+                    };
+                    format!(
+                        "unknown key `{name}` {place}; there are {}",
+                        known.join(", ")
+                    )
+                }
+                Kind::InvalidType(_, expected) => format!("`{key}` must be {expected}"),
+                Kind::InvalidValue(_, expected) => format!("`{key}` must be {expected}"),
+                Kind::UnknownVariant(got, known) => {
+                    format!("`{key}` is `{got}`; it may be {}", known.join(", "))
+                }
+                other if key.is_empty() => other.to_string(),
+                other => format!("`{key}`: {other}"),
+            };
+            let place = error.metadata.as_ref().map(|m| match &m.source {
+                Some(source) => source.to_string(),
+                None => m.name.to_string(),
+            });
+            match place {
+                Some(place) => format!("{what} (in {place})"),
+                None => what,
+            }
+        })
+        .collect::<Vec<_>>()
+        .join("\n")
+}
+
+#[cfg(test)]
+mod tests;
