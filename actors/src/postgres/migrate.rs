@@ -20,9 +20,8 @@ pub const DAYS_BEHIND: i64 = 8;
 /// Days kept made ahead of today.
 pub const DAYS_AHEAD: i64 = 3;
 
-/// Advisory lock of migrations (session) and of partition making (transaction): "mill" and "part".
+/// Advisory lock of migrations, for the session: "mill".
 const MIGRATE_LOCK: i64 = 0x6d69_6c6c;
-const PARTITION_LOCK: i64 = 0x7061_7274;
 
 const DAY_US: i64 = 86_400_000_000;
 
@@ -118,7 +117,7 @@ pub async fn ensure_partitions(
     to: Micros,
 ) -> Result<i64, tokio_postgres::Error> {
     let tx = client.transaction().await?;
-    tx.execute("SELECT pg_advisory_xact_lock($1)", &[&PARTITION_LOCK])
+    tx.execute("SELECT pg_advisory_xact_lock($1)", &[&super::DAYS_LOCK])
         .await?;
     // A statement of its own: its view of the catalogue must be younger than the lock.
     let row = tx
