@@ -1,5 +1,6 @@
 //! The proving ground of Millrace.
 //!
+//! - [`partition`]: one partition's actor without a log.
 //! - [`postgres`]: a real PostgreSQL for tests, one migrated database a test, servers to stop and kill.
 //! - [`recording_host`]: what a consumer talks to when the log alone is tested.
 //! - [`process`]: the product as a process: environment, failpoints, logs, signals, deadlines.
@@ -8,6 +9,7 @@
 //! - [`generator`]: records for the log, each with what is right for it. [`recount`]: the store's facts against that list.
 
 pub mod generator;
+pub mod partition;
 pub mod postgres;
 pub mod process;
 pub mod proxy;

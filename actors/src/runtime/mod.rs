@@ -4,6 +4,7 @@
 pub mod actor;
 pub mod books;
 pub mod clock;
+pub mod connector;
 pub mod core;
 pub mod days;
 pub mod failpoint;
