@@ -62,6 +62,8 @@ enum Command {
     Key(key::Args),
 }
 
+pub mod demo;
+
 /// Runs the command line.
 #[must_use]
 pub fn main() -> ExitCode {
