@@ -1,6 +1,7 @@
 //! Integration tests, one binary: a module a subject.
 
 mod attribution;
+mod attribution_model;
 mod migrate;
 mod proxy;
 mod receivers;

@@ -1,5 +1,6 @@
 //! The proving ground of Millrace.
 //!
+//! - [`model`]: what records must become, decided one after another, without product code.
 //! - [`partition`]: one partition's actor without a log.
 //! - [`postgres`]: a real PostgreSQL for tests, one migrated database a test, servers to stop and kill.
 //! - [`recording_host`]: what a consumer talks to when the log alone is tested.
@@ -9,6 +10,7 @@
 //! - [`generator`]: records for the log, each with what is right for it. [`recount`]: the store's facts against that list.
 
 pub mod generator;
+pub mod model;
 pub mod partition;
 pub mod postgres;
 pub mod process;

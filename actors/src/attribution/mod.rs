@@ -14,6 +14,3 @@ pub mod load;
 pub mod settle;
 pub mod slice;
 pub mod store;
-
-#[cfg(test)]
-mod model;

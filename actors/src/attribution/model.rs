@@ -1,1 +1,0 @@
-//! Tests against a model: written next.
