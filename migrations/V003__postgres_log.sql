@@ -40,8 +40,9 @@ CREATE TABLE log_chunks (
     partition   integer NOT NULL,
     n           integer NOT NULL,
     -- Byte 1 (the form), then for each record: lengths of key and payload (4 bytes each, little-endian), key, payload.
-    records     bytea STORAGE EXTERNAL NOT NULL
+    records     bytea NOT NULL
 ) PARTITION BY LIST (segment_no);
+ALTER TABLE log_chunks ALTER COLUMN records SET STORAGE EXTERNAL;
 
 -- Makes a segment's table. Rows up to a page stay whole; nothing is vacuumed, as nothing is ever updated or deleted.
 CREATE FUNCTION log_make_segment(number integer) RETURNS void LANGUAGE plpgsql AS $$

@@ -5,3 +5,5 @@ mod attribution_model;
 mod migrate;
 mod proxy;
 mod receivers;
+mod topics_postgres;
+mod topics_suite;
