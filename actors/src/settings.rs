@@ -148,6 +148,8 @@ pub struct Http {
     pub trusted_proxies: Vec<String>,
     /// The doors answer 503 when the disk that holds the log has less than this many bytes free (0: never).
     pub disk_low_watermark: u64,
+    /// How long the doors go on with the configuration that they hold while PostgreSQL is away, in seconds; then 503.
+    pub configuration_hold_s: u64,
     /// Worker threads.
     pub workers: usize,
 }
@@ -162,6 +164,7 @@ impl Default for Http {
             max_batch_body: 8 << 20,
             trusted_proxies: Vec::new(),
             disk_low_watermark: 256 << 20,
+            configuration_hold_s: 600,
             workers: 2,
         }
     }

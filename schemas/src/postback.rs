@@ -315,6 +315,10 @@ pub fn read<'a>(
     for value in named.iter().filter_map(|f| f.value.as_ref()) {
         check_field(value)?;
     }
+    // No store of text keeps a NUL; nothing else decodes to one.
+    if query.contains("%00") {
+        return Err(reason::FIELD_MALFORMED);
+    }
     if event
         .value
         .as_ref()
@@ -380,7 +384,7 @@ pub fn read<'a>(
             None
         }
         // Conflicting offer ids, like malformed ones, fall back to navigation; the query keeps the hints.
-        Some(_) if offer.conflict => {
+        Some(v) if offer.conflict || check_field(&v).is_err() => {
             flags.push(flag::OFFER_ID_UNMATCHED);
             None
         }

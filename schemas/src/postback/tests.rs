@@ -144,6 +144,12 @@ fn long_or_dirty_fields_are_refused_not_cut() {
     assert_eq!(why(&q), reason::FIELD_MALFORMED);
     assert_eq!(why("click_id=a&txid=1%002"), reason::FIELD_MALFORMED);
     assert_eq!(why("click_id=a%00"), reason::CLICK_ID_MALFORMED);
+    assert_eq!(why("click_id=a&sub9=%00"), reason::FIELD_MALFORMED);
+    let p = go("click_id=a&offer_id=1%012").expect("reads");
+    assert_eq!(
+        (p.offer_id, p.flags.as_slice()),
+        (None, &[flag::OFFER_ID_UNMATCHED][..])
+    );
 }
 
 proptest! {
