@@ -445,7 +445,10 @@ async fn a_fenced_owner_writes_nothing_more() {
     )
     .await
     .expect("claimed over it");
-    assert_eq!(w.partition.send(&[v.clone()]).await, Err(Exit::Fenced));
+    assert_eq!(
+        w.partition.send(std::slice::from_ref(&v)).await,
+        Err(Exit::Fenced)
+    );
     assert_eq!(w.count("SELECT count(*) FROM visits").await, 0);
     other.send(&[v]).await.expect("the new owner commits");
     assert_eq!(w.count("SELECT count(*) FROM visits").await, 1);

@@ -27,7 +27,7 @@ fn click_ids() -> [Vec<String>; 2] {
     let mut n = 0u128;
     while found.iter().any(|f| f.len() < 4) {
         n += 1;
-        let name = if n % 2 == 0 {
+        let name = if n.is_multiple_of(2) {
             let millis = u128::try_from(T0 / 1_000).expect("positive") + n / 8;
             ids::encode(Uuid::from_u128((millis << 80) | (7 << 76) | (2 << 62) | n))
         } else {

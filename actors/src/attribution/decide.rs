@@ -206,7 +206,7 @@ impl Deciding<'_> {
         let click = self.click(key);
         let Some(first) = click.visits.first() else {
             if !from.woken {
-                self.park(key, from, &record.click_id, || Waits::Click(record.clone()));
+                self.park(key, from, || Waits::Click(Box::new(record.clone())));
             }
             return;
         };
@@ -270,13 +270,7 @@ impl Deciding<'_> {
         }
     }
 
-    fn park(
-        &mut self,
-        key: ClickKey,
-        from: &Origin<'_>,
-        _click_id: &str,
-        what: impl FnOnce() -> Waits,
-    ) {
+    fn park(&mut self, key: ClickKey, from: &Origin<'_>, what: impl FnOnce() -> Waits) {
         let waiting = Waiting {
             id: from.id,
             accepted_at: from.accepted_at,
@@ -292,7 +286,7 @@ impl Deciding<'_> {
     }
 
     fn postback(&mut self, record: &PostbackRecord, key: Option<ClickKey>, from: &Origin<'_>) {
-        let (Ok(read), Some(key)) = (record.read(), key) else {
+        let (Ok(_), Some(key)) = (record.read(), key) else {
             let why = record.read().err().unwrap_or(reason::CLICK_ID_MISSING);
             self.ends(from, Outcome::Rejected, why);
             self.log(record, key, from, Outcome::Rejected, why);
@@ -300,9 +294,7 @@ impl Deciding<'_> {
         };
         if !self.book(record, key, from) {
             self.log(record, Some(key), from, Outcome::Parked, reason::NONE);
-            self.park(key, from, &read.click_id, || {
-                Waits::Postback(record.clone())
-            });
+            self.park(key, from, || Waits::Postback(record.clone()));
         }
     }
 

@@ -149,7 +149,9 @@ fn waiting(row: &tokio_postgres::Row) -> Result<Option<Waiting>, Failure> {
         "postback" => {
             Waits::Postback(serde_json::from_slice::<PostbackRecord>(payload).map_err(read)?)
         }
-        _ => Waits::Click(serde_json::from_slice::<ClickRecord>(payload).map_err(read)?),
+        _ => Waits::Click(Box::new(
+            serde_json::from_slice::<ClickRecord>(payload).map_err(read)?,
+        )),
     };
     Ok(Some(Waiting {
         id: RecordId::from_uuid(row.get(2)),

@@ -51,7 +51,7 @@ pub enum Waits {
     /// A postback.
     Postback(PostbackRecord),
     /// A click or a provider click.
-    Click(ClickRecord),
+    Click(Box<ClickRecord>),
 }
 
 /// All that deciding needs to know of one click id.
