@@ -4,6 +4,7 @@
 //! sockets, configuration. Dependencies run one way: `schemas <- topics <- actors <- tests <- loadtest`.
 
 pub mod click;
+pub mod emit;
 pub mod ids;
 pub mod journey;
 pub mod macros;

@@ -5,5 +5,6 @@ mod attribution_model;
 mod migrate;
 mod proxy;
 mod receivers;
+mod relay;
 mod topics_postgres;
 mod topics_suite;
