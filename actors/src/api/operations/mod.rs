@@ -1,0 +1,65 @@
+//! The operations: one file a kind of thing, each with its entries of the registry and their handlers.
+
+pub mod campaigns;
+pub mod conversions;
+pub mod dead_letters;
+pub mod facts;
+pub mod keys;
+pub mod me;
+pub mod networks;
+pub mod offers;
+pub mod outcomes;
+pub mod postback_info;
+pub mod waiting;
+pub mod workspaces;
+
+use super::registry::Operation;
+
+/// Every operation.
+#[must_use]
+pub fn all() -> Vec<Operation> {
+    let mut all = Vec::new();
+    all.extend(me::operations());
+    all.extend(workspaces::operations());
+    all.extend(keys::operations());
+    all.extend(networks::operations());
+    all.extend(postback_info::operations());
+    all.extend(offers::operations());
+    all.extend(campaigns::operations());
+    all.extend(facts::operations());
+    all.extend(conversions::operations());
+    all.extend(waiting::operations());
+    all.extend(dead_letters::operations());
+    all.extend(outcomes::operations());
+    all
+}
+
+/// Text of a stored record for whoever may see it: what is no UTF-8 is replaced.
+fn text_of(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// A stored moment as text.
+fn time_text(time: Option<crate::postgres::types::Tz>) -> Option<String> {
+    time.map(|t| t.0.rfc3339())
+}
+
+/// A moment of a query.
+fn moment(
+    name: &str,
+    text: Option<&str>,
+    faults: &mut super::faults::Faults,
+) -> Option<crate::postgres::types::Tz> {
+    let text = text?;
+    match millrace_schemas::time::Micros::parse_rfc3339(text) {
+        Ok(time) => Some(crate::postgres::types::Tz(time)),
+        Err(_) => {
+            faults.add(
+                format!("?{name}"),
+                "malformed",
+                "want RFC 3339, as 2025-01-31T00:00:00Z",
+            );
+            None
+        }
+    }
+}
