@@ -6,5 +6,6 @@ mod migrate;
 mod proxy;
 mod receivers;
 mod relay;
+mod runtime;
 mod topics_postgres;
 mod topics_suite;

@@ -130,7 +130,7 @@ impl<V: Vertical> Core<V> {
         }
         let mut work = self.decode(batch);
         let until = work.cut.as_ref().map_or(batch.len(), |(at, _)| *at);
-        let mut ranges = Vec::from([0..until]);
+        let mut ranges: Vec<Range<usize>> = std::iter::once(0..until).collect();
         while let Some(range) = ranges.pop() {
             if range.is_empty() {
                 continue;
