@@ -17,11 +17,13 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio_postgres::Client;
 
+/// (topic, partition) → payloads.
+type Lanes = BTreeMap<(i32, i32), Vec<Vec<u8>>>;
+
 /// A log in memory that fails when told to: the record may be there nevertheless.
 #[derive(Default)]
 struct Flaky {
-    /// (topic, partition) → payloads.
-    log: Mutex<BTreeMap<(i32, i32), Vec<Vec<u8>>>>,
+    log: Mutex<Lanes>,
     produced: AtomicUsize,
     fail: Mutex<Vec<(usize, bool)>>,
 }
