@@ -16,8 +16,13 @@ pub struct Broker {
 
 fn lib() -> anyhow::Result<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let lib = std::env::var_os("MILLRACE_KAFKA_LIB").map_or_else(|| root.join("target/kafka/lib"), PathBuf::from);
-    ensure!(lib.join(".fetched").is_file(), "no Apache Kafka in {}: run .ci/kafka.sh fetch", lib.display());
+    let lib = std::env::var_os("MILLRACE_KAFKA_LIB")
+        .map_or_else(|| root.join("target/kafka/lib"), PathBuf::from);
+    ensure!(
+        lib.join(".fetched").is_file(),
+        "no Apache Kafka in {}: run .ci/kafka.sh fetch",
+        lib.display()
+    );
     Ok(lib.canonicalize()?)
 }
 
@@ -36,14 +41,22 @@ impl Broker {
             .flatten()
             .find_map(|e| {
                 let name = e.file_name().into_string().ok()?;
-                Some(name.strip_prefix("kafka_")?.strip_suffix(".jar")?.to_owned())
+                Some(
+                    name.strip_prefix("kafka_")?
+                        .strip_suffix(".jar")?
+                        .to_owned(),
+                )
             })
             .unwrap_or_default();
-        let version = version.split_once('-').map_or(version.clone(), |(_, v)| v.to_owned());
-        let folder = std::env::temp_dir().join(format!("millrace-loadtest-kafka-{}", std::process::id()));
+        let version = version
+            .split_once('-')
+            .map_or(version.clone(), |(_, v)| v.to_owned());
+        let folder =
+            std::env::temp_dir().join(format!("millrace-loadtest-kafka-{}", std::process::id()));
         std::fs::create_dir_all(&folder)?;
         let (port, controller) = (free_port()?, free_port()?);
-        let template = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/kafka/single.properties.tmpl");
+        let template =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/kafka/single.properties.tmpl");
         let properties = std::fs::read_to_string(template)?
             .replace("@PORT@", &port.to_string())
             .replace("@CONTROLLER_PORT@", &controller.to_string())
@@ -57,7 +70,11 @@ impl Broker {
                 .args(args)
                 .output()
                 .context("java")?;
-            ensure!(out.status.success(), "StorageTool: {}", String::from_utf8_lossy(&out.stderr));
+            ensure!(
+                out.status.success(),
+                "StorageTool: {}",
+                String::from_utf8_lossy(&out.stderr)
+            );
             Ok(String::from_utf8_lossy(&out.stdout).trim().to_owned())
         };
         let id = tool(&["random-uuid"])?;
@@ -65,7 +82,14 @@ impl Broker {
         tool(&["format", "--standalone", "-t", &id, "-c", &path])?;
         let log = std::fs::File::create(folder.join("log"))?;
         let child = Command::new("java")
-            .args(["-Xms512m", "-Xmx512m", "-cp", &class_path, "kafka.Kafka", &path])
+            .args([
+                "-Xms512m",
+                "-Xmx512m",
+                "-cp",
+                &class_path,
+                "kafka.Kafka",
+                &path,
+            ])
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log)

@@ -32,7 +32,8 @@ impl Seen {
     /// A latency by its share, in milliseconds: `quantile(0.99)`.
     #[must_use]
     pub fn quantile(&self, share: f64) -> f64 {
-        let at = ((self.micros.len() as f64 * share) as usize).min(self.micros.len().saturating_sub(1));
+        let at =
+            ((self.micros.len() as f64 * share) as usize).min(self.micros.len().saturating_sub(1));
         self.micros.get(at).map_or(0.0, |m| f64::from(*m) / 1_000.0)
     }
 }
@@ -71,7 +72,8 @@ pub async fn run(
         .into_iter()
         .map(|socket| {
             let (requests, next, seen) = (requests.clone(), next.clone(), seen.clone());
-            local.spawn_local(async move { connection(socket, &requests, &next, &seen, want).await })
+            local
+                .spawn_local(async move { connection(socket, &requests, &next, &seen, want).await })
         })
         .collect();
     local
@@ -126,7 +128,11 @@ async fn answer(socket: &mut TcpStream, buffer: &mut Vec<u8>) -> anyhow::Result<
             continue;
         };
         let head = std::str::from_utf8(buffer.get(..end).unwrap_or_default())?;
-        let status: u16 = head.get(9..12).unwrap_or_default().parse().context("a status")?;
+        let status: u16 = head
+            .get(9..12)
+            .unwrap_or_default()
+            .parse()
+            .context("a status")?;
         let length = head
             .lines()
             .filter_map(|l| l.split_once(':'))
@@ -166,7 +172,11 @@ mod tests {
                 });
             }
         });
-        let requests = Rc::new((0..100).map(|i| post("/e", &i.to_string())).collect::<Vec<_>>());
+        let requests = Rc::new(
+            (0..100)
+                .map(|i| post("/e", &i.to_string()))
+                .collect::<Vec<_>>(),
+        );
         let seen = run(address, requests, 4, 204).await.expect("answers");
         assert_eq!((seen.micros.len(), seen.unwanted), (100, 0));
         assert!(seen.quantile(0.99) > 0.0);

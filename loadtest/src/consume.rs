@@ -80,7 +80,11 @@ async fn measure(options: &Options) -> anyhow::Result<()> {
         partitions: options.workload.partitions,
         slice_clicks: slice(&options.workload),
     };
-    let ours = if options.embedded { Contender::Embedded } else { Contender::Product };
+    let ours = if options.embedded {
+        Contender::Embedded
+    } else {
+        Contender::Product
+    };
     let (mut product, mut bare) = (Vec::new(), Vec::new());
     for n in 0..options.rounds.max(1) {
         // Who goes first changes from round to round.
@@ -120,7 +124,15 @@ async fn measure(options: &Options) -> anyhow::Result<()> {
     if bare.is_empty() {
         return Ok(());
     }
-    let body = section(options, &tuning, &loaded.totals, &product, &bare, &sweep, &stack)?;
+    let body = section(
+        options,
+        &tuning,
+        &loaded.totals,
+        &product,
+        &bare,
+        &sweep,
+        &stack,
+    )?;
     publish("consume", &body, !options.dry)
 }
 
@@ -142,8 +154,10 @@ async fn one(
     let clocks = Clocks::read(stack);
     let mut process = contender.start(stack.brokers(), database.url(), tuning)?;
     let pid = process.pid();
-    let (first, last, seconds) =
-        progress(&client, contender.group(), totals.records, || process.check()).await?;
+    let (first, last, seconds) = progress(&client, contender.group(), totals.records, || {
+        process.check()
+    })
+    .await?;
     let consumer = cpu::tree(pid);
     let peak = cpu::resident_peak(pid);
     let spent = clocks.since(stack);
@@ -171,7 +185,9 @@ async fn progress(
     mut alive: impl FnMut() -> anyhow::Result<()>,
 ) -> anyhow::Result<(u64, u64, f64)> {
     let sql = client
-        .prepare("SELECT coalesce(sum(next_offset), 0)::bigint FROM positions WHERE group_name = $1")
+        .prepare(
+            "SELECT coalesce(sum(next_offset), 0)::bigint FROM positions WHERE group_name = $1",
+        )
         .await?;
     let mut began: Option<(u64, Instant)> = None;
     let mut moved = Instant::now();
@@ -211,14 +227,37 @@ async fn verify(client: &Client, contender: Contender, totals: &Totals) -> anyho
         .await?;
     let n = |i: usize| u64::try_from(row.get::<_, i64>(i)).unwrap_or(0);
     let [visits, clicks, conversions, keys, log, parked] = std::array::from_fn(n);
-    ensure!(visits == totals.visits, "{contender:?}: {visits} visits, made {}", totals.visits);
-    ensure!(clicks == totals.clicks, "{contender:?}: {clicks} clicks, made {}", totals.clicks);
+    ensure!(
+        visits == totals.visits,
+        "{contender:?}: {visits} visits, made {}",
+        totals.visits
+    );
+    ensure!(
+        clicks == totals.clicks,
+        "{contender:?}: {clicks} clicks, made {}",
+        totals.clicks
+    );
     // At the end of the workload a few postbacks still wait for visits that it no longer holds.
-    let booked = conversions + if contender == Contender::Bare { 0 } else { parked };
-    ensure!(booked == totals.postbacks, "{contender:?}: {booked} conversions, made {}", totals.postbacks);
-    ensure!(keys == conversions, "{contender:?}: {keys} keys for {conversions} conversions");
+    let booked = conversions
+        + if contender == Contender::Bare {
+            0
+        } else {
+            parked
+        };
+    ensure!(
+        booked == totals.postbacks,
+        "{contender:?}: {booked} conversions, made {}",
+        totals.postbacks
+    );
+    ensure!(
+        keys == conversions,
+        "{contender:?}: {keys} keys for {conversions} conversions"
+    );
     let receipts = totals.postbacks + totals.postback_repeats;
-    ensure!(log >= receipts, "{contender:?}: {log} rows in the postback log, {receipts} receipts");
+    ensure!(
+        log >= receipts,
+        "{contender:?}: {log} rows in the postback log, {receipts} receipts"
+    );
     println!(
         "  ledger of the {}: {visits} visits, {clicks} clicks, {conversions} conversions, {log} log rows, {parked} waiting",
         contender.name()
@@ -292,8 +331,15 @@ fn section(
     let (p, b) = (middle(product), middle(bare));
     let ratio = p.rate / b.rate;
     let mut out = String::new();
-    writeln!(out, "## Consuming workload W: the product and the bare loop\n")?;
-    writeln!(out, "{}\n", machine::describe(Some(stack.kafka_version()), options.workload.seed))?;
+    writeln!(
+        out,
+        "## Consuming workload W: the product and the bare loop\n"
+    )?;
+    writeln!(
+        out,
+        "{}\n",
+        machine::describe(Some(stack.kafka_version()), options.workload.seed)
+    )?;
     writeln!(
         out,
         "{} records ({:.0} MB) in two topics of {} partitions, {} early postbacks, {} repeats; PostgreSQL with {}; {} records a\ntransaction, {} arbiters or consumers, slices of {} clicks a partition (10 % of its keys). Medians of {} rounds in turns.\n",
@@ -308,7 +354,10 @@ fn section(
         tuning.slice_clicks,
         product.len(),
     )?;
-    writeln!(out, "| | records/s | consumer | Kafka | PostgreSQL | CPU-µs a record | peak memory |")?;
+    writeln!(
+        out,
+        "| | records/s | consumer | Kafka | PostgreSQL | CPU-µs a record | peak memory |"
+    )?;
     writeln!(out, "|---|---|---|---|---|---|---|")?;
     let mut line = |name: &str, r: &Round| {
         writeln!(
@@ -325,7 +374,10 @@ fn section(
     line("product", &p)?;
     line("bare loop", &b)?;
     for (batch, arbiters, round) in sweep {
-        line(&format!("product, {batch} a transaction, {arbiters} arbiters"), round)?;
+        line(
+            &format!("product, {batch} a transaction, {arbiters} arbiters"),
+            round,
+        )?;
     }
     let least = 1.5 * KAFKA_STREAMS;
     writeln!(
@@ -344,5 +396,9 @@ fn section(
 }
 
 fn rates(rounds: &[Round]) -> String {
-    rounds.iter().map(|r| format!("{:.0}", r.rate)).collect::<Vec<_>>().join(", ")
+    rounds
+        .iter()
+        .map(|r| format!("{:.0}", r.rate))
+        .collect::<Vec<_>>()
+        .join(", ")
 }

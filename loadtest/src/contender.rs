@@ -48,7 +48,11 @@ pub fn product() -> anyhow::Result<PathBuf> {
         return Ok(path.into());
     }
     let path = std::env::current_exe()?.with_file_name("millrace");
-    let release = if cfg!(debug_assertions) { "" } else { " --release" };
+    let release = if cfg!(debug_assertions) {
+        ""
+    } else {
+        " --release"
+    };
     ensure!(
         path.is_file(),
         "{} is not built: cargo build{release} -p millrace",
@@ -71,7 +75,9 @@ impl Contender {
     #[must_use]
     pub fn group(self) -> &'static str {
         match self {
-            Contender::Product | Contender::Embedded => millrace_topics::catalogue::ATTRIBUTION.name,
+            Contender::Product | Contender::Embedded => {
+                millrace_topics::catalogue::ATTRIBUTION.name
+            }
             Contender::Bare => crate::bare::GROUP,
         }
     }
@@ -91,7 +97,10 @@ impl Contender {
                     .env("MILLRACE_LOG__BROKERS", brokers)
                     .env("MILLRACE_RUNTIME__BATCH_RECORDS", tuning.batch.to_string())
                     .env("MILLRACE_RUNTIME__ARBITERS", tuning.arbiters.to_string())
-                    .env("MILLRACE_ATTRIBUTION__SLICE_CLICKS", tuning.slice_clicks.to_string())
+                    .env(
+                        "MILLRACE_ATTRIBUTION__SLICE_CLICKS",
+                        tuning.slice_clicks.to_string(),
+                    )
                     .env("MILLRACE_HTTP__DOORS", "127.0.0.1:0")
                     .env("MILLRACE_HTTP__ADMIN", "127.0.0.1:0")
                     .env("RUST_LOG", "warn");
@@ -145,7 +154,9 @@ impl Running {
                 Ok(())
             });
         }
-        let child = command.spawn().with_context(|| format!("starting the {name}"))?;
+        let child = command
+            .spawn()
+            .with_context(|| format!("starting the {name}"))?;
         Ok(Running {
             child,
             name,
@@ -167,7 +178,12 @@ impl Running {
     pub fn check(&mut self) -> anyhow::Result<()> {
         if let Some(status) = self.child.try_wait()? {
             self.done = true;
-            ensure!(status.success(), "the {} ended: {status}\n{}", self.name, self.last_words());
+            ensure!(
+                status.success(),
+                "the {} ended: {status}\n{}",
+                self.name,
+                self.last_words()
+            );
         }
         Ok(())
     }

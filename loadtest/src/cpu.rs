@@ -70,8 +70,13 @@ fn status_kib(pid: u32, name: &str) -> u64 {
     std::fs::read_to_string(format!("/proc/{pid}/status"))
         .ok()
         .and_then(|t| {
-            t.lines()
-                .find_map(|l| l.strip_prefix(name)?.split_whitespace().next()?.parse().ok())
+            t.lines().find_map(|l| {
+                l.strip_prefix(name)?
+                    .split_whitespace()
+                    .next()?
+                    .parse()
+                    .ok()
+            })
         })
         .unwrap_or(0)
 }

@@ -18,7 +18,11 @@ fn proc_field(file: &str, name: &str) -> String {
     std::fs::read_to_string(file)
         .unwrap_or_default()
         .lines()
-        .find_map(|l| l.strip_prefix(name)?.split_once(':').map(|(_, v)| v.trim().to_owned()))
+        .find_map(|l| {
+            l.strip_prefix(name)?
+                .split_once(':')
+                .map(|(_, v)| v.trim().to_owned())
+        })
         .unwrap_or_else(|| "unknown".to_owned())
 }
 
@@ -35,7 +39,10 @@ pub fn describe(kafka: Option<&str>, seed: u64) -> String {
         Command::new(millrace_tests::postgres::binaries().join("postgres")).arg("--version"),
     );
     let mut versions = vec![
-        format!("commit {}", first_line(Command::new("git").args(["rev-parse", "--short", "HEAD"]))),
+        format!(
+            "commit {}",
+            first_line(Command::new("git").args(["rev-parse", "--short", "HEAD"]))
+        ),
         first_line(Command::new("rustc").arg("--version")),
         postgres,
     ];
@@ -57,7 +64,11 @@ pub fn describe(kafka: Option<&str>, seed: u64) -> String {
 /// The command that was given, as one would type it.
 #[must_use]
 pub fn command_line() -> String {
-    let profile = if cfg!(debug_assertions) { "" } else { " --release" };
+    let profile = if cfg!(debug_assertions) {
+        ""
+    } else {
+        " --release"
+    };
     let args: Vec<String> = std::env::args().skip(1).collect();
     format!("cargo run{profile} -p loadtest -- {}", args.join(" "))
 }

@@ -49,7 +49,8 @@ pub fn load(
             Target::Clicks => clicks,
             Target::Postbacks => postbacks,
         };
-        let partition = millrace_topics::partitioner::partition(made.key.as_bytes(), topic.partitions);
+        let partition =
+            millrace_topics::partitioner::partition(made.key.as_bytes(), topic.partitions);
         let mut record = BaseRecord::to(&topic.log_name)
             .key(&made.key)
             .payload(&made.payload)
@@ -67,7 +68,9 @@ pub fn load(
         }
         bar.inc(1);
     }
-    producer.flush(Duration::from_secs(60)).context("the broker acknowledges")?;
+    producer
+        .flush(Duration::from_secs(60))
+        .context("the broker acknowledges")?;
     bar.finish_and_clear();
     Ok(Loaded {
         totals: workload.totals(),

@@ -189,7 +189,8 @@ pub fn stand(options: &StandOptions) -> anyhow::Result<()> {
 /// A progress bar for people at a terminal.
 #[must_use]
 pub fn bar(what: &'static str) -> ProgressBar {
-    let style = ProgressStyle::with_template("{msg:>10} {bar:40} {human_pos}/{human_len} {per_sec} {eta}");
+    let style =
+        ProgressStyle::with_template("{msg:>10} {bar:40} {human_pos}/{human_len} {per_sec} {eta}");
     let bar = ProgressBar::new(0).with_message(what);
     match style {
         Ok(style) => bar.with_style(style),

@@ -149,7 +149,7 @@ impl VisitFacts {
     /// Its campaign's number.
     #[must_use]
     pub fn campaign(&self) -> u32 {
-        low32(u128::from(mix(u64::from(self.number) ^ 0xca3b)) ) % CAMPAIGNS
+        low32(u128::from(mix(u64::from(self.number) ^ 0xca3b))) % CAMPAIGNS
     }
 
     /// The campaign's id.
@@ -380,7 +380,11 @@ impl Workload {
         }
         // Some tries; a sort is rare only at the very start.
         for _ in 0..64 {
-            let among = if self.rng.bool() { RECENT } else { self.done.len() };
+            let among = if self.rng.bool() {
+                RECENT
+            } else {
+                self.done.len()
+            };
             let at = self.rng.usize(0..among.min(self.done.len()));
             if let Some(found) = self.done.get(at).filter(|r| r.sort == sort) {
                 return Some(*found);
@@ -489,7 +493,10 @@ impl Workload {
 }
 
 fn agent(rng: &mut Rng) -> &'static str {
-    AGENTS.get(rng.usize(0..AGENTS.len())).copied().unwrap_or("")
+    AGENTS
+        .get(rng.usize(0..AGENTS.len()))
+        .copied()
+        .unwrap_or("")
 }
 
 fn visit(
@@ -513,18 +520,37 @@ fn visit(
         nw = facts.network_id(),
     )?;
     match rng.u8(0..4) {
-        0 => write!(out, r#","params":{{"gclid":"Cj0KCQ{:016x}{:08x}"}}"#, rng.u64(..), rng.u32(..))?,
+        0 => write!(
+            out,
+            r#","params":{{"gclid":"Cj0KCQ{:016x}{:08x}"}}"#,
+            rng.u64(..),
+            rng.u32(..)
+        )?,
         1 => write!(
             out,
             r#","params":{{"fbclid":"IwZXh0bgNhZW0{:016x}","utm_source":"fb","utm_campaign":"{campaign}"}}"#,
             rng.u64(..)
         )?,
-        2 => write!(out, r#","params":{{"ttclid":"E.C.P.{:016x}","sub1":"{}"}}"#, rng.u64(..), rng.u16(..))?,
+        2 => write!(
+            out,
+            r#","params":{{"ttclid":"E.C.P.{:016x}","sub1":"{}"}}"#,
+            rng.u64(..),
+            rng.u16(..)
+        )?,
         _ => {}
     }
-    write!(out, r#","ip_hash":"{}","user_agent":"{}""#, Uuid::from_u128(rng.u128(..)), agent(rng))?;
+    write!(
+        out,
+        r#","ip_hash":"{}","user_agent":"{}""#,
+        Uuid::from_u128(rng.u128(..)),
+        agent(rng)
+    )?;
     if rng.bool() {
-        write!(out, r#","source_url":"https://land.example/{campaign}/{}""#, rng.u16(..))?;
+        write!(
+            out,
+            r#","source_url":"https://land.example/{campaign}/{}""#,
+            rng.u16(..)
+        )?;
     }
     out.push('}');
     Ok(())
@@ -562,7 +588,11 @@ fn postback(
         r#"{{"v":1,"workspace":{},"network":"{}","accepted_at":{accepted},"query":"click_id={click_id}&txid=T{txid:010}&event={}"#,
         facts.workspace(),
         facts.network_id(),
-        if rng.u8(0..4) == 0 { "lead" } else { "purchase" },
+        if rng.u8(0..4) == 0 {
+            "lead"
+        } else {
+            "purchase"
+        },
     )?;
     if rng.u8(0..10) < 7 {
         let cents = rng.u32(50..20_000);
@@ -578,7 +608,12 @@ fn postback(
         3 => write!(out, "&offer_id=99{:05}", facts.campaign())?,
         _ => {}
     }
-    write!(out, "&email_hash={:032x}{:032x}", rng.u128(..), rng.u128(..))?;
+    write!(
+        out,
+        "&email_hash={:032x}{:032x}",
+        rng.u128(..),
+        rng.u128(..)
+    )?;
     // What networks send beside: kept in the log, read by nobody.
     write!(
         out,
@@ -600,10 +635,16 @@ mod tests {
     #[test]
     fn a_click_id_tells_its_visit() {
         for number in [0, 1, 77, 1_399_999, u32::MAX] {
-            let facts = VisitFacts { number, millis: 1_764_500_000_123 };
+            let facts = VisitFacts {
+                number,
+                millis: 1_764_500_000_123,
+            };
             let back = VisitFacts::of_click_key(facts.click_key());
             assert_eq!((back.number, back.millis), (number, facts.millis));
-            assert_eq!(ids::minted_millis(facts.click_key()), Some(1_764_500_000_123));
+            assert_eq!(
+                ids::minted_millis(facts.click_key()),
+                Some(1_764_500_000_123)
+            );
         }
     }
 

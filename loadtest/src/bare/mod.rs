@@ -81,7 +81,8 @@ pub fn consume(options: &Options) -> anyhow::Result<std::convert::Infallible> {
             let (send, receive) = mpsc::channel(1);
             mine.insert(partition, send);
             let options = options.clone();
-            writers.push(local.spawn_local(async move { write(&options, partition, receive).await }));
+            writers
+                .push(local.spawn_local(async move { write(&options, partition, receive).await }));
         }
         lanes.push(mine);
     }
@@ -99,7 +100,9 @@ pub fn consume(options: &Options) -> anyhow::Result<std::convert::Infallible> {
         anyhow::Ok(())
     }))?;
     for reader in readers {
-        reader.join().map_err(|_| anyhow::anyhow!("a consumer panicked"))??;
+        reader
+            .join()
+            .map_err(|_| anyhow::anyhow!("a consumer panicked"))??;
     }
     // Stays, so that whoever measures can read its CPU time.
     loop {
@@ -110,7 +113,8 @@ pub fn consume(options: &Options) -> anyhow::Result<std::convert::Infallible> {
 async fn prepare(options: &Options) -> anyhow::Result<Vec<TopicRef>> {
     let client = connect(&options.database).await?;
     let all = millrace_topics::catalogue::load(&client).await?;
-    let topics = millrace_topics::catalogue::group_topics(&all, &millrace_topics::catalogue::ATTRIBUTION)?;
+    let topics =
+        millrace_topics::catalogue::group_topics(&all, &millrace_topics::catalogue::ATTRIBUTION)?;
     for topic in &topics {
         client
             .execute(
@@ -264,7 +268,11 @@ async fn transaction(
         async {
             match keys.0.is_empty() {
                 true => Ok(0),
-                false => client.execute(&sql.keys, &[&keys.0, &keys.1, &keys.2]).await,
+                false => {
+                    client
+                        .execute(&sql.keys, &[&keys.0, &keys.1, &keys.2])
+                        .await
+                }
             }
         },
         async {
@@ -277,7 +285,9 @@ async fn transaction(
         client.batch_execute("COMMIT"),
     );
     done.0?;
-    for rows in [done.1, done.2, done.3, done.4, done.5, done.6, done.7, done.8] {
+    for rows in [
+        done.1, done.2, done.3, done.4, done.5, done.6, done.7, done.8,
+    ] {
         rows?;
     }
     done.9?;

@@ -97,7 +97,10 @@ impl Batch {
         if early {
             self.log(&record, record_id, key, now, None, Outcome::Parked, true);
             let out = self.parked.row(9);
-            out.i32(record.workspace).uuid(key.key).uuid(record_id).i32(0);
+            out.i32(record.workspace)
+                .uuid(key.key)
+                .uuid(record_id)
+                .i32(0);
             out.time(record.accepted_at);
             out.time(record.accepted_at.plus_secs(86_400));
             out.text("postback").text(&said.click_id).bytes(payload);
@@ -113,12 +116,22 @@ impl Batch {
             .payout
             .unwrap_or_else(|| Decimal::new(i64::from(facts.default_cents()), 2));
         let booked = Some(record_id);
-        self.log(&record, record_id, key, now, booked, Outcome::Applied, !early);
+        self.log(
+            &record,
+            record_id,
+            key,
+            now,
+            booked,
+            Outcome::Applied,
+            !early,
+        );
         let identity = identity(&record, said.txid.as_deref().unwrap_or_default(), &offer);
         self.keys.insert(identity, (record_id, record.accepted_at));
         let out = self.conversions.row(25);
         out.i32(record.workspace).uuid(record_id).uuid(key.key);
-        out.time(record.accepted_at).opt_time(record.occurred_at).time(now);
+        out.time(record.accepted_at)
+            .opt_time(record.occurred_at)
+            .time(now);
         out.null().text(&facts.campaign_id()).uuid(facts.visit_id());
         out.text(&offer).text(role).text(&record.network);
         out.opt_text(said.external_id.as_deref());
@@ -131,7 +144,11 @@ impl Batch {
         out.opt_text(said.email_hash.as_deref());
         out.opt_text(said.phone_hash.as_deref());
         out.opt_text(said.lead_hash.as_deref());
-        out.text(if said.payout.is_none() { "payout_defaulted" } else { "" });
+        out.text(if said.payout.is_none() {
+            "payout_defaulted"
+        } else {
+            ""
+        });
         Ok(())
     }
 
