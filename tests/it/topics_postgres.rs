@@ -11,7 +11,6 @@ use millrace_topics::pglog::{
 use std::sync::Arc;
 
 mod alone;
-mod throughput;
 
 crate::topics_suite!(PostgresLog);
 

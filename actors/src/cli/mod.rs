@@ -11,10 +11,17 @@ mod context;
 mod dlq;
 mod groups;
 mod key;
+mod lag;
+mod log;
 mod migrate;
 mod output;
 mod positions;
+pub mod process;
+mod run;
+mod signals;
+mod topics;
 mod trace;
+pub mod up;
 mod workspace;
 
 pub use context::Context;
@@ -41,8 +48,17 @@ struct Words {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Everything in one process, with a PostgreSQL of its own unless one is named.
+    Up(up::Args),
+    /// One process of a deployment, by roles.
+    Run(run::Args),
     /// Bring the database's schema up to date.
     Migrate(migrate::Args),
+    /// Topics of the log: list, create, check, grow, switch the backend.
+    #[command(subcommand)]
+    Topics(topics::Args),
+    /// How far each group is behind the log.
+    Lag(lag::Args),
     /// Where each partition stands; set a position, resume what stopped.
     #[command(subcommand)]
     Positions(positions::Args),
@@ -75,7 +91,8 @@ pub fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let quiet = true;
+    // Long-lived commands tell what they do; one answer at a terminal needs no running commentary.
+    let quiet = !matches!(words.command, Command::Up(_) | Command::Run(_));
     if let Err(e) = crate::runtime::telemetry::tracing(&settings.telemetry, quiet) {
         eprintln!("error: {e}");
         return ExitCode::from(2);
@@ -91,12 +108,21 @@ pub fn main() -> ExitCode {
 }
 
 fn dispatch(command: Command, context: Context) -> anyhow::Result<ExitCode> {
+    let command = match command {
+        Command::Up(args) => return actix_rt::System::new().block_on(up::run(&context, args)),
+        Command::Run(args) => return actix_rt::System::new().block_on(run::run(&context, args)),
+        other => other,
+    };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
     let done = runtime.block_on(async {
         match command {
+            // Answered above: they bring their own runtime.
+            Command::Up(_) | Command::Run(_) => Ok(ExitCode::SUCCESS),
             Command::Migrate(args) => migrate::run(&context, args).await,
+            Command::Topics(args) => topics::run(&context, args).await,
+            Command::Lag(args) => lag::run(&context, args).await,
             Command::Positions(args) => positions::run(&context, args).await,
             Command::Groups(args) => groups::run(&context, args).await,
             Command::Dlq(args) => dlq::run(&context, args).await,

@@ -1,6 +1,6 @@
 //! Tables for people, the same as JSON for programs.
 
-use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
+use comfy_table::presets::UTF8_FULL_CONDENSED;
 use comfy_table::{CellAlignment, ContentArrangement, Table};
 use serde_json::{Map, Value};
 use std::io::Write;
@@ -43,7 +43,7 @@ impl Listing {
         }
         let mut table = Table::new();
         table
-            .load_style(UTF8_HORIZONTAL_ONLY)
+            .load_style(UTF8_FULL_CONDENSED)
             .set_content_arrangement(ContentArrangement::Dynamic)
             .set_header(self.columns.iter().map(|c| c.replace('_', " ")));
         for row in &self.rows {

@@ -45,12 +45,25 @@ pub enum MigrateError {
     /// The store refused a statement of ours.
     #[error("the store: {}", super::pool::chain(.0))]
     Store(#[from] tokio_postgres::Error),
-    /// A migration failed, or the schema does not fit this program.
+    /// A migration failed; the schema stays at the last good one.
+    #[error("migrations: {}", super::pool::chain(.0))]
+    Failed(refinery::Error),
+    /// The schema was made by another version of this program.
     #[error(
-        "migrations: {}; a schema made by a newer Millrace needs that version or a later one",
+        "the schema is not this program's: {}; it was made by a newer Millrace, which has to be used on it",
         super::pool::chain(.0)
     )]
-    Refinery(#[from] refinery::Error),
+    Foreign(refinery::Error),
+}
+
+impl From<refinery::Error> for MigrateError {
+    fn from(error: refinery::Error) -> MigrateError {
+        use refinery::error::Kind;
+        match error.kind() {
+            Kind::DivergentVersion(..) | Kind::MissingVersion(_) => MigrateError::Foreign(error),
+            _ => MigrateError::Failed(error),
+        }
+    }
 }
 
 /// The migrations this program carries: (version, name), ascending.

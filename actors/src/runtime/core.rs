@@ -76,10 +76,7 @@ impl<V: Vertical> Core<V> {
         stop: Arc<AtomicBool>,
     ) -> Result<Core<V>, millrace_topics::contract::ClaimError> {
         use millrace_topics::contract::ClaimError;
-        let client = connect().await.map_err(ClaimError::Later)?;
-        let session = Session::open(client)
-            .await
-            .map_err(|e| ClaimError::Later(e.to_string()))?;
+        let session = Session::new(connect().await.map_err(ClaimError::Later)?);
         let claim = ownership::claim(&session, V::GROUP.name, partition, owner).await?;
         let _ = failpoint::hit("claim.after");
         let partitions = topics.first().map_or(1, |t| t.partitions);
@@ -133,7 +130,7 @@ impl<V: Vertical> Core<V> {
         }
         let mut work = self.decode(batch);
         let until = work.cut.as_ref().map_or(batch.len(), |(at, _)| *at);
-        let mut ranges: Vec<Range<usize>> = std::iter::once(0..until).collect();
+        let mut ranges = Vec::from([0..until]);
         while let Some(range) = ranges.pop() {
             if range.is_empty() {
                 continue;
@@ -443,7 +440,7 @@ impl<V: Vertical> Core<V> {
             return Ok(());
         }
         let client = (self.connect)().await.map_err(Failure::RolledBack)?;
-        self.session = Some(Session::open(client).await?);
+        self.session = Some(Session::new(client));
         Ok(())
     }
 

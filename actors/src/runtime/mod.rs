@@ -9,6 +9,7 @@ pub mod core;
 pub mod days;
 pub mod failpoint;
 pub mod host;
+pub mod maintenance;
 pub mod ownership;
 pub mod poison;
 pub mod session;

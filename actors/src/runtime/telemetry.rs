@@ -17,6 +17,9 @@ const SIZES: &[f64] = &[
     1.0, 10.0, 100.0, 1_000.0, 5_000.0, 10_000.0, 100_000.0, 1e6, 1e7,
 ];
 
+/// Said before every filter of the settings: what these libraries tell at their usual level is no news to an operator.
+const QUIET: &str = "actix_server=warn,deadpool.postgres=error";
+
 /// Why there is none.
 #[derive(Debug, thiserror::Error)]
 pub enum TelemetryError {
@@ -28,7 +31,7 @@ pub enum TelemetryError {
     Installed(String),
 }
 
-/// Sends `tracing` events to stderr. `RUST_LOG` wins over `telemetry.filter`, which wins over `fallback` if it is the default.
+/// Sends `tracing` events to stderr. `RUST_LOG` wins over `telemetry.filter`; `quiet`: warnings alone, whatever the settings say.
 ///
 /// # Errors
 /// The filter cannot be read, or a subscriber is there already.
@@ -38,8 +41,8 @@ pub fn tracing(settings: &settings::Telemetry, quiet: bool) -> Result<(), Teleme
         .filter(|t| !t.is_empty())
         .unwrap_or_else(|| match quiet {
             // A command for one answer at a terminal: what is told must be worth interrupting for.
-            true => "warn".to_owned(),
-            false => settings.filter.clone(),
+            true => format!("{QUIET},warn"),
+            false => format!("{QUIET},{}", settings.filter),
         });
     let filter = EnvFilter::try_new(&text)
         .map_err(|e| TelemetryError::Filter(text.clone(), e.to_string()))?;

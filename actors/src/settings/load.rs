@@ -54,8 +54,10 @@ pub fn load_from(
     let file = file.unwrap_or(Path::new(DEFAULT_FILE));
     variables.sort();
     let mut figment = Figment::from(Serialized::defaults(Settings::default()));
-    // Only what the file itself says is checked for unknown keys: `Toml::file` is silent about a missing one.
-    figment = figment.merge(Toml::file_exact(file));
+    if file.is_file() {
+        // Exactly that one: figment would look for it in the folders above too.
+        figment = figment.merge(Toml::file_exact(file));
+    }
     for (name, text) in &variables {
         if name == "DATABASE_URL" {
             if !text.is_empty() {

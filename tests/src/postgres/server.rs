@@ -24,8 +24,6 @@ pub struct DedicatedServer {
     bin: PathBuf,
     port: u16,
     fsync: bool,
-    /// Further settings; of one that is set twice the last counts.
-    more: Vec<String>,
     child: Option<Child>,
 }
 
@@ -36,7 +34,7 @@ impl DedicatedServer {
     /// No PostgreSQL can be found or started.
     #[must_use]
     pub fn start() -> DedicatedServer {
-        DedicatedServer::launch(false, &[])
+        DedicatedServer::launch(false)
     }
 
     /// As [`DedicatedServer::start`], with fsync on.
@@ -45,19 +43,10 @@ impl DedicatedServer {
     /// No PostgreSQL can be found or started.
     #[must_use]
     pub fn start_durable() -> DedicatedServer {
-        DedicatedServer::launch(true, &[])
+        DedicatedServer::launch(true)
     }
 
-    /// As [`DedicatedServer::start_durable`], with settings of the caller's (`name=value`).
-    ///
-    /// # Panics
-    /// No PostgreSQL can be found or started.
-    #[must_use]
-    pub fn start_durable_with(settings: &[&str]) -> DedicatedServer {
-        DedicatedServer::launch(true, settings)
-    }
-
-    fn launch(fsync: bool, more: &[&str]) -> DedicatedServer {
+    fn launch(fsync: bool) -> DedicatedServer {
         let bin = binaries();
         let folder = new_folder();
         let mut initdb = command(&bin.join("initdb"), &folder);
@@ -75,7 +64,6 @@ impl DedicatedServer {
             bin,
             port: 0,
             fsync,
-            more: more.iter().map(|s| (*s).to_owned()).collect(),
             child: None,
         };
         // Somebody else may take the free port before the server does.
@@ -174,9 +162,6 @@ impl DedicatedServer {
             &format!("fsync={durable}"),
             &format!("full_page_writes={durable}"),
         ] {
-            server.args(["-c", setting]);
-        }
-        for setting in &self.more {
             server.args(["-c", setting]);
         }
         server

@@ -1,0 +1,301 @@
+//! The log as the settings name it, behind one face: topics, ends, a producer, a consumer.
+
+use crate::postgres::pool::Database;
+use crate::settings::{self, Backend, Settings};
+use anyhow::{Context as _, bail};
+use millrace_topics::catalogue::{self, GROUPS};
+use millrace_topics::contract::{
+    BatchLimits, Consumer, PartitionHost, Producer, Subscription, TopicRef,
+};
+use millrace_topics::kafka::{self, KafkaAdmin, KafkaConsumer, KafkaProducer, KafkaSettings};
+use millrace_topics::pglog::{
+    self, Connector, ConsumerOptions, PgLogConsumer, PgLogProducer, ProducerOptions,
+};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio_postgres::Client;
+
+/// Beginning and end of one partition of one topic.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ends {
+    /// The topic's number.
+    pub topic_no: i32,
+    /// The partition.
+    pub partition: i32,
+    /// First offset kept.
+    pub low: i64,
+    /// Offset of the next record.
+    pub high: i64,
+}
+
+/// One backend, ready to be asked.
+#[derive(Clone)]
+pub(super) enum Log {
+    /// Tables of the same database.
+    Postgres(Database),
+    /// A cluster.
+    Kafka(KafkaSettings),
+}
+
+impl Log {
+    /// The log that the settings name.
+    pub fn of(settings: &Settings, database: &Database) -> anyhow::Result<Log> {
+        Log::on(settings.log.backend, settings, database)
+    }
+
+    /// The log of that backend, whatever the settings name now.
+    pub fn on(backend: Backend, settings: &Settings, database: &Database) -> anyhow::Result<Log> {
+        match backend {
+            Backend::Postgres => Ok(Log::Postgres(database.for_role("log"))),
+            Backend::Kafka => {
+                let log = &settings.log;
+                let Some(brokers) = log.brokers.clone() else {
+                    bail!(
+                        "log.backend is \"kafka\", but log.brokers names no broker (MILLRACE_LOG__BROKERS=host:9092)"
+                    );
+                };
+                Ok(Log::Kafka(KafkaSettings {
+                    brokers,
+                    properties: log.properties.clone(),
+                    protocol: match log.group_protocol {
+                        settings::GroupProtocol::Auto => kafka::GroupProtocol::Auto,
+                        settings::GroupProtocol::Consumer => kafka::GroupProtocol::Consumer,
+                        settings::GroupProtocol::Classic => kafka::GroupProtocol::Classic,
+                    },
+                    linger_ms: log.linger_ms,
+                    ack_timeout_ms: log.ack_timeout_ms,
+                    max_record_bytes: log.max_record_bytes,
+                    client_id: format!("millrace-{}", std::process::id()),
+                    ..KafkaSettings::default()
+                }))
+            }
+        }
+    }
+
+    /// Which backend.
+    pub fn backend(&self) -> Backend {
+        match self {
+            Log::Postgres(_) => Backend::Postgres,
+            Log::Kafka(_) => Backend::Kafka,
+        }
+    }
+
+    /// For people.
+    pub fn name(&self) -> String {
+        match self {
+            Log::Postgres(_) => "the Postgres log".to_owned(),
+            Log::Kafka(s) => format!("Kafka at {}", s.brokers),
+        }
+    }
+
+    /// Makes a registered topic in the log, unless it is there with as many partitions.
+    pub async fn create(
+        &self,
+        client: &Client,
+        topic: &TopicRef,
+        replication: i32,
+    ) -> anyhow::Result<()> {
+        match self {
+            Log::Postgres(_) => pglog::create_topic(client, topic).await?,
+            Log::Kafka(s) => {
+                let admin = KafkaAdmin::new(s);
+                let made = admin
+                    .create_topic(&topic.log_name, topic.partitions, replication)
+                    .await?;
+                if !made {
+                    self.agrees(client, topic).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// How many partitions the log has of a topic; `None`: there is no such topic.
+    pub async fn partitions(
+        &self,
+        client: &Client,
+        topic: &TopicRef,
+    ) -> anyhow::Result<Option<i32>> {
+        match self {
+            Log::Postgres(_) => {
+                let heads = pglog::watermarks(client, std::slice::from_ref(topic)).await?;
+                Ok(i32::try_from(heads.len()).ok().filter(|n| *n > 0))
+            }
+            Log::Kafka(s) => Ok(KafkaAdmin::new(s).partitions(&topic.log_name).await?),
+        }
+    }
+
+    /// Fails unless log and catalogue agree on a topic.
+    pub async fn agrees(&self, client: &Client, topic: &TopicRef) -> anyhow::Result<()> {
+        match self.partitions(client, topic).await? {
+            Some(n) if n == topic.partitions => Ok(()),
+            Some(n) => bail!(
+                "topic `{}` has {n} partitions in {}, but {} in the catalogue; counts change only by `millrace topics grow`",
+                topic.log_name,
+                self.name(),
+                topic.partitions
+            ),
+            None => bail!(
+                "topic `{}` is not there in {}; `millrace topics create` makes it",
+                topic.log_name,
+                self.name()
+            ),
+        }
+    }
+
+    /// Beginning and end of every partition of these topics.
+    pub async fn ends(&self, client: &Client, topics: &[TopicRef]) -> anyhow::Result<Vec<Ends>> {
+        let mut ends = Vec::new();
+        match self {
+            Log::Postgres(_) => {
+                for w in pglog::watermarks(client, topics).await? {
+                    ends.push(Ends {
+                        topic_no: w.topic_no,
+                        partition: w.partition,
+                        low: w.low,
+                        high: w.high,
+                    });
+                }
+            }
+            Log::Kafka(s) => {
+                let admin = KafkaAdmin::new(s);
+                for topic in topics {
+                    for w in admin.watermarks(&topic.log_name, topic.partitions).await? {
+                        ends.push(Ends {
+                            topic_no: topic.no,
+                            partition: w.partition,
+                            low: w.low,
+                            high: w.high,
+                        });
+                    }
+                }
+            }
+        }
+        Ok(ends)
+    }
+
+    /// Starts a producer for these topics.
+    pub fn producer(
+        &self,
+        log: &settings::Log,
+        topics: &[TopicRef],
+    ) -> anyhow::Result<Arc<dyn Producer>> {
+        Ok(match self {
+            Log::Postgres(database) => {
+                let options = ProducerOptions {
+                    max_record_bytes: log.max_record_bytes,
+                    linger: Duration::from_millis(log.linger_ms),
+                    give_up_after: Duration::from_millis(log.ack_timeout_ms),
+                    ..ProducerOptions::default()
+                };
+                Arc::new(PgLogProducer::start(connector(database), topics, options)?)
+            }
+            Log::Kafka(s) => Arc::new(KafkaProducer::start(s, topics)?),
+        })
+    }
+
+    /// Starts a group's consumer.
+    pub fn consumer(
+        &self,
+        runtime: &settings::Runtime,
+        group: &str,
+        topics: Vec<TopicRef>,
+        host: Arc<dyn PartitionHost>,
+    ) -> anyhow::Result<Arc<dyn Consumer>> {
+        let subscription = Subscription {
+            group: group.to_owned(),
+            topics,
+            limits: BatchLimits {
+                records: runtime.batch_records,
+                bytes: runtime.batch_bytes,
+                high_records: runtime.batch_records.saturating_mul(2),
+                high_bytes: runtime.batch_bytes.saturating_mul(2),
+            },
+        };
+        Ok(match self {
+            Log::Postgres(database) => Arc::new(PgLogConsumer::start(
+                connector(database),
+                subscription,
+                host,
+                ConsumerOptions::default(),
+            )?),
+            Log::Kafka(s) => Arc::new(KafkaConsumer::start(s, subscription, host)?),
+        })
+    }
+}
+
+/// Connections of the Postgres log's own threads.
+pub(super) fn connector(database: &Database) -> Connector {
+    Connector::new(database.config().clone(), database.tls())
+}
+
+/// The word of a backend in `topics.log_id`: a topic belongs to the log it was made in, and its positions mean nothing in
+/// another.
+pub(super) fn word(backend: Backend) -> &'static str {
+    match backend {
+        Backend::Postgres => "postgres",
+        Backend::Kafka => "kafka",
+    }
+}
+
+/// The live topics, after checking that they belong to this log and that each group's counts are equal.
+pub(super) async fn live_topics(client: &Client, log: &Log) -> anyhow::Result<Vec<TopicRef>> {
+    belong(client, log.backend()).await?;
+    let topics = catalogue::load(client).await?;
+    for group in GROUPS {
+        catalogue::group_topics(&topics, group)?;
+    }
+    Ok(topics)
+}
+
+/// Fails if a live topic was made in another log than `backend`.
+pub(super) async fn belong(client: &Client, backend: Backend) -> anyhow::Result<()> {
+    let row = client
+        .query_opt(
+            "SELECT name, log_id FROM topics WHERE retired_at IS NULL AND log_id <> $1 LIMIT 1",
+            &[&word(backend)],
+        )
+        .await?;
+    match row {
+        None => Ok(()),
+        Some(row) => {
+            let (name, other): (String, String) = (row.get(0), row.get(1));
+            bail!(
+                "topic `{name}` was made in the {other} log, the settings name {}; go back, or stop every process, let \
+                 everything be consumed, and run `millrace topics switch`",
+                word(backend)
+            )
+        }
+    }
+}
+
+/// Registers and makes every topic that is missing; answers all. New topics of a group get the count of those that are there.
+pub(super) async fn create_topics(
+    client: &Client,
+    log: &Log,
+    settings: &settings::Log,
+) -> anyhow::Result<Vec<TopicRef>> {
+    belong(client, log.backend()).await?;
+    let before = catalogue::load(client).await?;
+    for group in GROUPS {
+        let sibling = before
+            .iter()
+            .find(|t| group.topics.contains(&t.name.as_str()));
+        let count = sibling.map_or(settings.partitions, |t| t.partitions);
+        for name in group.topics {
+            let topic = catalogue::register(client, name, &settings.prefix, count)
+                .await
+                .with_context(|| format!("registering topic `{name}`"))?;
+            client
+                .execute(
+                    "UPDATE topics SET log_id = $2 WHERE topic_no = $1 AND log_id IS NULL",
+                    &[&topic.no, &word(log.backend())],
+                )
+                .await?;
+            log.create(client, &topic, settings.replication)
+                .await
+                .with_context(|| format!("making topic `{}` in {}", topic.log_name, log.name()))?;
+        }
+    }
+    live_topics(client, log).await
+}

@@ -1,0 +1,110 @@
+//! Gauges that are read from the store, so that they are right whoever did the work: lag, outcomes, parked, dead letters,
+//! stopped partitions.
+
+use crate::cli::lag;
+use crate::cli::log::Log;
+use crate::postgres::pool::Database;
+use millrace_schemas::outcome::Outcome;
+use millrace_topics::contract::TopicRef;
+use std::collections::BTreeMap;
+use std::time::Duration;
+use tokio_postgres::Client;
+
+const EVERY: Duration = Duration::from_secs(10);
+
+/// Reads them again and again, until dropped.
+pub(super) async fn keep(database: Database, log: Log, topics: Vec<TopicRef>) {
+    describe();
+    let mut held: Option<Client> = None;
+    loop {
+        let client = match held.take().filter(|c| !c.is_closed()) {
+            Some(client) => Some(client),
+            None => database.single().await.ok().map(|(client, _)| client),
+        };
+        if let Some(client) = client {
+            match once(&client, &log, &topics).await {
+                Ok(()) => held = Some(client),
+                Err(error) => tracing::debug!(%error, "gauges could not be read"),
+            }
+        }
+        tokio::time::sleep(EVERY).await;
+    }
+}
+
+fn describe() {
+    use metrics::{describe_counter, describe_gauge};
+    describe_gauge!(
+        "millrace_lag_records",
+        "Records written and not consumed, by group and topic"
+    );
+    describe_gauge!(
+        "millrace_partitions_stopped",
+        "Partitions that are stopped, by group"
+    );
+    describe_gauge!(
+        "millrace_parked_records",
+        "Records that wait for their visit"
+    );
+    describe_gauge!(
+        "millrace_dead_letters_open",
+        "Dead letters that are open, by reason"
+    );
+    describe_counter!(
+        "millrace_outcomes_total",
+        "Outcomes of records, by group, topic, outcome and reason"
+    );
+}
+
+async fn once(client: &Client, log: &Log, topics: &[TopicRef]) -> anyhow::Result<()> {
+    let mut lags: BTreeMap<(&'static str, String), i64> = BTreeMap::new();
+    for l in lag::measure(client, log, topics).await? {
+        *lags.entry((l.group, l.topic)).or_default() += l.lag;
+    }
+    for ((group, topic), lag) in lags {
+        metrics::gauge!("millrace_lag_records", "group" => group, "topic" => topic).set(lag as f64);
+    }
+    let rows = client
+        .query(
+            "SELECT o.group_name, t.name, o.outcome, o.reason, sum(o.n)::bigint
+             FROM outcomes o JOIN topics t USING (topic_no) GROUP BY 1, 2, 3, 4",
+            &[],
+        )
+        .await?;
+    for r in &rows {
+        let (group, topic): (String, String) = (r.get(0), r.get(1));
+        let outcome = Outcome::from_code(r.get(2)).map_or("unknown", Outcome::name);
+        let reason: String = r.get(3);
+        metrics::counter!("millrace_outcomes_total", "group" => group, "topic" => topic, "outcome" => outcome, "reason" => reason)
+            .absolute(u64::try_from(r.get::<_, i64>(4)).unwrap_or(0));
+    }
+    let rows = client
+        .query(
+            "SELECT group_name, count(*) FILTER (WHERE stopped_reason IS NOT NULL) FROM ownership GROUP BY 1",
+            &[],
+        )
+        .await?;
+    for r in &rows {
+        let group: String = r.get(0);
+        metrics::gauge!("millrace_partitions_stopped", "group" => group)
+            .set(r.get::<_, i64>(1) as f64);
+    }
+    let row = client
+        .query_one(
+            "SELECT count(*) FROM (SELECT 1 FROM parked LIMIT 1000000) AS p",
+            &[],
+        )
+        .await?;
+    metrics::gauge!("millrace_parked_records").set(row.get::<_, i64>(0) as f64);
+    let rows = client
+        .query(
+            "SELECT reason, count(*) FILTER (WHERE status = 'open') FROM dead_letters GROUP BY 1",
+            &[],
+        )
+        .await?;
+    for r in &rows {
+        let reason: String = r.get(0);
+        metrics::gauge!("millrace_dead_letters_open", "reason" => reason)
+            .set(r.get::<_, i64>(1) as f64);
+    }
+    Ok(())
+}

@@ -1,0 +1,61 @@
+//! `millrace run --roles …`: production roles against DATABASE_URL and the configured log.
+
+use super::Context;
+use super::process::{Plan, Process, Roles};
+use super::signals::Signals;
+use crate::runtime::telemetry::Metrics;
+use crate::sealing::Seals;
+use anyhow::bail;
+use serde_json::json;
+use std::process::ExitCode;
+
+/// One process of a deployment. It needs DATABASE_URL and topics that exist (`millrace topics create`); it brings the schema up
+/// to date by itself. SIGTERM drains: doors refuse, partitions are handed over within 2 s, the producer empties its queue.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    millrace run --roles doors\n  \
+    millrace run --roles attribution,admin\n  \
+    MILLRACE_LOG__BACKEND=kafka MILLRACE_LOG__BROKERS=kafka:9092 \\\n    \
+    DATABASE_URL='postgres://millrace@db/millrace?sslmode=verify-full' millrace run")]
+pub(super) struct Args {
+    /// What this process does: any of doors, attribution, admin.
+    #[arg(long, default_value = "doors,attribution,admin")]
+    roles: Roles,
+}
+
+pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<ExitCode> {
+    let settings = context.settings().clone();
+    if settings.database.url.is_none() {
+        bail!("no database: set DATABASE_URL, or use `millrace up`, which starts one");
+    }
+    let mut signals = Signals::listen()?;
+    let plan = Plan {
+        settings,
+        roles: args.roles,
+        create_topics: false,
+        metrics: Metrics::install()?,
+        seals: Seals::from_environment()?,
+        log_disk: None,
+    };
+    let process = tokio::select! {
+        process = Process::start(plan) => process?,
+        _ = signals.next() => return Ok(ExitCode::SUCCESS),
+    };
+    context.say(
+        &process.greeting(),
+        &json!({"doors": process.doors_url(), "admin": process.admin_url(), "roles": args.roles.name()}),
+    )?;
+    let failed = tokio::select! {
+        signal = signals.next() => {
+            tracing::info!(signal, "stopping; once more ends at once");
+            None
+        }
+        why = process.failed() => Some(why),
+    };
+    signals.end_at_once_on_the_next();
+    process.stop().await;
+    match failed {
+        None => Ok(ExitCode::SUCCESS),
+        Some(why) => bail!(why),
+    }
+}
