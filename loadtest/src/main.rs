@@ -1,1 +1,86 @@
-fn main() {}
+//! Measures Millrace against its comparators; each command writes its section of BENCHMARKS.md.
+
+mod bare;
+mod bare_http;
+mod broker;
+#[expect(dead_code, reason = "the doors are measured next")]
+mod client;
+mod consume;
+mod contender;
+#[expect(dead_code, reason = "the doors are measured next")]
+mod cpu;
+mod machine;
+mod preload;
+mod product;
+mod report;
+mod stack;
+mod workload;
+
+use clap::{Parser, Subcommand};
+use std::net::SocketAddr;
+
+/// Load generator and comparators of Millrace. Build with --release before you believe a figure.
+#[derive(Parser)]
+#[command(name = "loadtest", after_help = EXAMPLES)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXAMPLES: &str = "Examples:
+  cargo build --release -p millrace            the product that is measured
+  cargo run --release -p loadtest -- consume   workload W, three rounds in turns
+  cargo run --release -p loadtest -- consume --records 200000 --rounds 1 --dry";
+
+#[derive(Subcommand)]
+enum Command {
+    /// Makes workload W and says what it holds, without Kafka: how fast the generator is.
+    Workload(stack::WorkloadOptions),
+    /// Consuming workload W from preloaded Kafka topics: the product against the bare loop.
+    Consume(consume::Options),
+    /// Holds up PostgreSQL and Kafka with the workload in it, for a look by hand.
+    Stand(stack::StandOptions),
+    /// The bare loop alone, on topics that are there (used by `consume`).
+    #[command(hide = true)]
+    BareConsume(bare::Options),
+    /// The product's attribution alone, on topics that are there (used by `consume --embedded`).
+    #[command(hide = true)]
+    ProductConsume(product::Options),
+    /// A bare actix-web 204 (used by `ingest`).
+    #[command(hide = true)]
+    BareHttp {
+        /// Where to listen.
+        #[arg(long)]
+        address: SocketAddr,
+        /// Worker threads.
+        #[arg(long, default_value_t = 2)]
+        workers: usize,
+    },
+}
+
+fn main() -> anyhow::Result<()> {
+    match Cli::parse().command {
+        Command::Workload(options) => make(&options),
+        Command::Consume(options) => consume::run(&options),
+        Command::Stand(options) => stack::stand(&options),
+        Command::BareConsume(options) => bare::consume(&options).map(|never| match never {}),
+        Command::ProductConsume(options) => product::consume(&options),
+        Command::BareHttp { address, workers } => bare_http::serve(address, workers),
+    }
+}
+
+fn make(options: &stack::WorkloadOptions) -> anyhow::Result<()> {
+    let mut workload = options.workload();
+    let started = std::time::Instant::now();
+    let mut made = workload::Workload::blank();
+    while workload.next_record(&mut made) {
+        std::hint::black_box(&made);
+    }
+    let t = workload.totals();
+    println!(
+        "{t:#?}\n{:.0} bytes a record; made at {:.0} records/s",
+        t.bytes as f64 / t.records.max(1) as f64,
+        t.records as f64 / started.elapsed().as_secs_f64()
+    );
+    Ok(())
+}

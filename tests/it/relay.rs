@@ -9,7 +9,7 @@ use millrace_topics::contract::{
 };
 use millrace_topics::partitioner;
 use millrace_topics::pglog::{self, Connector, PgLogProducer, ProducerOptions};
-use millrace_topics::relay::{EmitError, Relay, accept, emit_directly};
+use millrace_topics::relay::{EmitError, Relay, Relayed, accept, emit_directly, keep};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -17,11 +17,13 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio_postgres::Client;
 
+/// (topic, partition) → payloads.
+type Lanes = BTreeMap<(i32, i32), Vec<Vec<u8>>>;
+
 /// A log in memory that fails when told to: the record may be there nevertheless.
 #[derive(Default)]
 struct Flaky {
-    /// (topic, partition) → payloads.
-    log: Mutex<BTreeMap<(i32, i32), Vec<Vec<u8>>>>,
+    log: Mutex<Lanes>,
     produced: AtomicUsize,
     fail: Mutex<Vec<(usize, bool)>>,
 }
@@ -150,9 +152,9 @@ async fn a_crash_between_acknowledgement_and_deletion_sends_twice_and_is_receive
     let log = Arc::new(Flaky::default());
     for crash in [true, false] {
         let producer: Arc<dyn Producer> = Arc::clone(&log) as _;
-        let relay = Relay::new(producer, &topics, "g", 1).with_sent_hook(move || {
+        let relay = Relay::new(producer, &topics, "g", 1).with_sent_hook(Arc::new(move || {
             assert!(!crash, "the crash");
-        });
+        }));
         let url = database.url().to_owned();
         let turn = tokio::spawn(async move {
             let client = millrace_tests::postgres::connect(&url).await;
@@ -204,6 +206,43 @@ async fn a_record_too_large_stays_and_says_so() {
         .collect();
     assert_eq!(lanes.len(), 1, "only what stands behind it waits");
     assert_eq!(rows[0].get::<_, i64>(0), 4);
+}
+
+#[tokio::test]
+async fn the_owner_relays_what_its_partitions_emit() {
+    let database = TestDatabase::create().await;
+    let client = database.client().await;
+    let topics = topics(&client).await;
+    emit(&client, &topics, 50).await;
+    client
+        .execute("UPDATE emits SET source_partition = 2 WHERE seq >= 40", &[])
+        .await
+        .unwrap();
+    let connector = Connector::plain(database.url()).unwrap();
+    let options = ProducerOptions::default();
+    let producer = PgLogProducer::start(connector.clone(), &topics, options).unwrap();
+    let relayed = Relayed {
+        connector,
+        producer: Arc::new(producer),
+        topics: topics.clone(),
+        group: "g".to_owned(),
+        sent: Arc::new(|| {}),
+        idle: Duration::from_millis(5),
+    };
+    let task = tokio::spawn(keep(relayed, || vec![0, 1]));
+    let deadline = std::time::Instant::now() + Duration::from_secs(30);
+    while left(&client).await > 10 {
+        assert!(std::time::Instant::now() < deadline);
+    }
+    task.abort();
+    let high: i64 = pglog::watermarks(&client, &topics)
+        .await
+        .unwrap()
+        .iter()
+        .map(|w| w.high)
+        .sum();
+    assert_eq!(high, 40, "partition 2 belongs to somebody else");
+    assert_eq!(left(&client).await, 10);
 }
 
 #[tokio::test]

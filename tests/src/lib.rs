@@ -3,6 +3,7 @@
 //! - [`model`]: what records must become, decided one after another, without product code.
 //! - [`partition`]: one partition's actor without a log.
 //! - [`postgres`]: a real PostgreSQL for tests, one migrated database a test, servers to stop and kill.
+//! - [`kafka`]: a real Apache Kafka for tests: a shared broker, brokers to kill, a cluster of three.
 //! - [`recording_host`]: what a consumer talks to when the log alone is tested.
 //! - [`process`]: the product as a process: environment, failpoints, logs, signals, deadlines.
 //! - [`proxy`]: a TCP proxy that cuts, stalls, delays and eats the reply to a COMMIT.
@@ -10,6 +11,7 @@
 //! - [`generator`]: records for the log, each with what is right for it. [`recount`]: the store's facts against that list.
 
 pub mod generator;
+pub mod kafka;
 pub mod model;
 pub mod partition;
 pub mod postgres;

@@ -6,7 +6,7 @@
 
 mod server;
 
-pub use server::{DedicatedServer, StopMode};
+pub use server::{DedicatedServer, StopMode, binaries};
 
 use deadpool_postgres::{Manager, ManagerConfig, Pool, RecyclingMethod};
 use std::sync::OnceLock;

@@ -16,11 +16,14 @@
 use crate::contract::{Outgoing, Position, ProduceError, Producer, TopicRef};
 use crate::partitioner;
 use crate::pglog::append::{AppendError, append_in};
+use crate::pglog::{Connector, describe};
 use bytes::Bytes;
 use millrace_schemas::emit::{EmitSource, NotAnObject};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
-use tokio_postgres::GenericClient;
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio_postgres::{Client, GenericClient};
 
 /// What is wrong with emits.
 #[derive(Debug, thiserror::Error)]
@@ -167,8 +170,11 @@ pub struct Relay {
     partition: i32,
     /// Records of one turn at most.
     rows: i64,
-    sent: Box<dyn Fn() + Send + Sync>,
+    sent: Hook,
 }
+
+/// Called between the log's acknowledgement and the deletion.
+pub type Hook = Arc<dyn Fn() + Send + Sync>;
 
 /// One row of `emits`.
 struct Row {
@@ -191,14 +197,14 @@ impl Relay {
             group: group.to_owned(),
             partition,
             rows: 1_000,
-            sent: Box::new(|| {}),
+            sent: Arc::new(|| {}),
         }
     }
 
     /// Calls `sent` between the log's acknowledgement and the deletion: where a crash makes the log hold a record twice.
     #[must_use]
-    pub fn with_sent_hook(mut self, sent: impl Fn() + Send + Sync + 'static) -> Relay {
-        self.sent = Box::new(sent);
+    pub fn with_sent_hook(mut self, sent: Hook) -> Relay {
+        self.sent = sent;
         self
     }
 
@@ -301,4 +307,91 @@ impl Relay {
         }
         (acknowledged, refused)
     }
+}
+
+/// What [`keep`] relays.
+#[derive(Clone)]
+pub struct Relayed {
+    /// Where the rows are.
+    pub connector: Connector,
+    /// Where they go.
+    pub producer: Arc<dyn Producer>,
+    /// The catalogue.
+    pub topics: Vec<TopicRef>,
+    /// The emitting group.
+    pub group: String,
+    /// Called between the log's acknowledgement and the deletion.
+    pub sent: Hook,
+    /// How long to rest when there is nothing.
+    pub idle: Duration,
+}
+
+/// Relays what partitions of a group emit while this process owns them (`owned` is asked each time), over one connection, again
+/// and again, until the future is dropped.
+pub async fn keep(relayed: Relayed, owned: impl Fn() -> Vec<i32> + Send) {
+    let deaf = Arc::new(Notify::new());
+    let mut client: Option<Client> = None;
+    loop {
+        let partitions = owned();
+        let result = match &client {
+            _ if partitions.is_empty() => Ok(false),
+            Some(open) if !open.is_closed() => relay_all(&relayed, open, &partitions).await,
+            _ => match relayed.connector.open(&deaf).await {
+                Ok(opened) => {
+                    client = Some(opened);
+                    continue;
+                }
+                Err(error) => Err(EmitError::Store(error)),
+            },
+        };
+        let rest = match result {
+            Ok(true) => continue,
+            Ok(false) => relayed.idle,
+            Err(error) => {
+                let reason = match &error {
+                    EmitError::Store(e) => describe(e),
+                    other => other.to_string(),
+                };
+                tracing::warn!(group = %relayed.group, %reason, "emits wait");
+                relayed.idle.max(Duration::from_millis(500))
+            }
+        };
+        tokio::time::sleep(rest).await;
+    }
+}
+
+/// One turn of every partition that has something; whether there is more.
+async fn relay_all(
+    relayed: &Relayed,
+    client: &Client,
+    partitions: &[i32],
+) -> Result<bool, EmitError> {
+    let rows = client
+        .query(
+            "SELECT p FROM unnest($2::int4[]) AS p WHERE EXISTS (
+                 SELECT 1 FROM emits WHERE group_name = $1 AND source_partition = p)",
+            &[&relayed.group, &partitions],
+        )
+        .await?;
+    let relays: Vec<Relay> = rows
+        .iter()
+        .map(|row| {
+            let producer = Arc::clone(&relayed.producer);
+            Relay::new(producer, &relayed.topics, &relayed.group, row.get(0))
+                .with_sent_hook(Arc::clone(&relayed.sent))
+        })
+        .collect();
+    // Side by side: each waits for the log, not for the others.
+    let turns = futures::future::join_all(relays.iter().map(|r| r.turn(client))).await;
+    let mut more = false;
+    for turn in turns {
+        let turn = turn?;
+        more |= turn.more;
+        metrics::counter!("millrace_emits_relayed_total", "group" => relayed.group.clone())
+            .increment(u64::try_from(turn.relayed).unwrap_or(0));
+        if let Some((seq, error)) = turn.refused {
+            tracing::warn!(group = %relayed.group, seq, reason = %error, "the log did not take an emit");
+        }
+    }
+    Ok(more)
 }

@@ -76,7 +76,10 @@ impl<V: Vertical> Core<V> {
         stop: Arc<AtomicBool>,
     ) -> Result<Core<V>, millrace_topics::contract::ClaimError> {
         use millrace_topics::contract::ClaimError;
-        let session = Session::new(connect().await.map_err(ClaimError::Later)?);
+        let client = connect().await.map_err(ClaimError::Later)?;
+        let session = Session::open(client)
+            .await
+            .map_err(|e| ClaimError::Later(e.to_string()))?;
         let claim = ownership::claim(&session, V::GROUP.name, partition, owner).await?;
         let _ = failpoint::hit("claim.after");
         let partitions = topics.first().map_or(1, |t| t.partitions);
@@ -130,7 +133,7 @@ impl<V: Vertical> Core<V> {
         }
         let mut work = self.decode(batch);
         let until = work.cut.as_ref().map_or(batch.len(), |(at, _)| *at);
-        let mut ranges = Vec::from([0..until]);
+        let mut ranges: Vec<Range<usize>> = std::iter::once(0..until).collect();
         while let Some(range) = ranges.pop() {
             if range.is_empty() {
                 continue;
@@ -440,7 +443,7 @@ impl<V: Vertical> Core<V> {
             return Ok(());
         }
         let client = (self.connect)().await.map_err(Failure::RolledBack)?;
-        self.session = Some(Session::new(client));
+        self.session = Some(Session::open(client).await?);
         Ok(())
     }
 

@@ -19,7 +19,22 @@ pub struct Session {
 }
 
 impl Session {
-    /// Wraps a fresh connection.
+    /// Wraps a fresh connection and settles how its statements are planned: all of them look up keys, each is planned once,
+    /// and by its indexes. A plan made while a day's table was small would else read it whole ever after, however it grew.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn open(client: Client) -> Result<Session, tokio_postgres::Error> {
+        client
+            .batch_execute(
+                "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET enable_hashjoin = off;
+                 SET enable_mergejoin = off",
+            )
+            .await?;
+        Ok(Session::new(client))
+    }
+
+    /// Wraps a connection as it is.
     #[must_use]
     pub fn new(client: Client) -> Session {
         Session {

@@ -24,6 +24,8 @@ pub struct DedicatedServer {
     bin: PathBuf,
     port: u16,
     fsync: bool,
+    /// Further settings; of one that is set twice the last counts.
+    more: Vec<String>,
     child: Option<Child>,
 }
 
@@ -34,7 +36,7 @@ impl DedicatedServer {
     /// No PostgreSQL can be found or started.
     #[must_use]
     pub fn start() -> DedicatedServer {
-        DedicatedServer::launch(false)
+        DedicatedServer::launch(false, &[])
     }
 
     /// As [`DedicatedServer::start`], with fsync on.
@@ -43,10 +45,19 @@ impl DedicatedServer {
     /// No PostgreSQL can be found or started.
     #[must_use]
     pub fn start_durable() -> DedicatedServer {
-        DedicatedServer::launch(true)
+        DedicatedServer::launch(true, &[])
     }
 
-    fn launch(fsync: bool) -> DedicatedServer {
+    /// As [`DedicatedServer::start_durable`], with settings of the caller's (`name=value`).
+    ///
+    /// # Panics
+    /// No PostgreSQL can be found or started.
+    #[must_use]
+    pub fn start_durable_with(settings: &[&str]) -> DedicatedServer {
+        DedicatedServer::launch(true, settings)
+    }
+
+    fn launch(fsync: bool, more: &[&str]) -> DedicatedServer {
         let bin = binaries();
         let folder = new_folder();
         let mut initdb = command(&bin.join("initdb"), &folder);
@@ -64,6 +75,7 @@ impl DedicatedServer {
             bin,
             port: 0,
             fsync,
+            more: more.iter().map(|s| (*s).to_owned()).collect(),
             child: None,
         };
         // Somebody else may take the free port before the server does.
@@ -162,6 +174,9 @@ impl DedicatedServer {
             &format!("fsync={durable}"),
             &format!("full_page_writes={durable}"),
         ] {
+            server.args(["-c", setting]);
+        }
+        for setting in &self.more {
             server.args(["-c", setting]);
         }
         server

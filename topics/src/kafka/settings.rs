@@ -146,7 +146,11 @@ impl KafkaSettings {
             .set("socket.nagle.disable", "true")
             .set("reconnect.backoff.ms", "50")
             .set("reconnect.backoff.max.ms", "1000")
-            .set_log_level(RDKafkaLogLevel::Warning);
+            .set_log_level(if self.properties.contains_key("debug") {
+                RDKafkaLogLevel::Debug
+            } else {
+                RDKafkaLogLevel::Warning
+            });
         for (property, value) in &self.properties {
             if RESERVED.contains(&property.as_str()) {
                 return Err(KafkaSetupError::Reserved(property.clone()));

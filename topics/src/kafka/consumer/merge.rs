@@ -8,8 +8,13 @@ use super::source::{Incoming, Polled, Source};
 use crate::contract::Batch;
 use std::time::{Duration, Instant};
 
-/// How long the other topics wait for one that ran dry before its end.
+/// How long the other topics wait for one that ran dry before its end, while they keep pace with the log.
 const PATIENCE: Duration = Duration::from_millis(100);
+/// How long they wait while it works off a backlog: its records are there and will come, unless its broker is away. Going on
+/// without them would read the others far ahead.
+const PATIENCE_BEHIND: Duration = Duration::from_secs(2);
+/// More records than this since the last end: a backlog.
+const BEHIND: u64 = 1_000;
 
 /// One topic of the partition.
 pub(super) struct Stream<S> {
@@ -23,6 +28,8 @@ pub(super) struct Stream<S> {
     /// The offset after the last one read.
     pub next: i64,
     at_end: bool,
+    /// Records read since the last end; all there are if none was seen.
+    since_end: u64,
     /// Nothing came at the last look.
     dry: bool,
     dry_since: Option<Instant>,
@@ -38,6 +45,7 @@ impl<S: Source> Stream<S> {
             head_payload: Vec::new(),
             next: 0,
             at_end: false,
+            since_end: u64::MAX,
             dry: false,
             dry_since: None,
         }
@@ -53,7 +61,13 @@ impl<S: Source> Stream<S> {
         self.head = None;
         self.next = next;
         self.at_end = false;
+        self.since_end = u64::MAX;
         self.dry = false;
+        self.dry_since = None;
+    }
+
+    /// Nobody looks for a while: what is not read is not late.
+    pub(super) fn rest(&mut self) {
         self.dry_since = None;
     }
 
@@ -73,7 +87,7 @@ impl<S: Source> Stream<S> {
         };
         let (topic_no, head, next) = (self.topic_no, &mut self.head, &mut self.next);
         let (head_key, head_payload) = (&mut self.head_key, &mut self.head_payload);
-        let mut taken = false;
+        let mut taken = 0_u64;
         loop {
             if head.is_some() || room.is_full(batch) {
                 break;
@@ -91,13 +105,14 @@ impl<S: Source> Stream<S> {
                 }
             });
             match polled {
-                Polled::Record => taken = true,
+                Polled::Record => taken += 1,
                 Polled::Empty => {
                     self.dry = true;
                     break;
                 }
                 Polled::End => {
                     self.at_end = true;
+                    self.since_end = 0;
                     self.dry = true;
                     self.dry_since = None;
                     if !batch.ends.contains(&topic_no) {
@@ -109,7 +124,8 @@ impl<S: Source> Stream<S> {
                 Polled::Fault(reason) => return Err(reason),
             }
         }
-        if taken {
+        if taken > 0 {
+            self.since_end = self.since_end.saturating_add(taken);
             self.at_end = false;
             self.dry_since = None;
             batch.ends.retain(|t| *t != topic_no);
@@ -128,7 +144,12 @@ impl<S: Source> Stream<S> {
         if self.head.is_some() || self.at_end || self.source.is_none() {
             return false;
         }
-        now.duration_since(*self.dry_since.get_or_insert(now)) < PATIENCE
+        let patience = if self.since_end > BEHIND {
+            PATIENCE_BEHIND
+        } else {
+            PATIENCE
+        };
+        now.duration_since(*self.dry_since.get_or_insert(now)) < patience
     }
 }
 
@@ -164,18 +185,24 @@ pub(super) fn fill<S: Source>(
             .iter()
             .filter(|s| s.head.is_none() && !s.dry)
             .count();
-        let oldest = streams.iter().filter_map(|s| s.head).map(|h| h.1).min();
+        let oldest = streams
+            .iter()
+            .enumerate()
+            .filter_map(|(place, s)| Some((s.head?.1, place)))
+            .min();
         let awaited = streams
             .iter_mut()
             .any(|s| s.head.is_none() && s.dry && s.awaited(now));
-        let until = match oldest {
-            _ if open > 1 || awaited => i64::MIN,
-            None => i64::MAX,
-            Some(time) => time,
-        };
         let mut looked = false;
-        for stream in streams.iter_mut().filter(|s| s.head.is_none() && !s.dry) {
+        let without_head = streams.iter_mut().enumerate();
+        for (place, stream) in without_head.filter(|(_, s)| s.head.is_none() && !s.dry) {
             looked = true;
+            let until = match oldest {
+                _ if open > 1 || awaited => i64::MIN,
+                None => i64::MAX,
+                // Of records of one time, that of the earlier topic goes first.
+                Some((time, head)) => time.saturating_sub(i64::from(place > head)),
+            };
             stream
                 .pull(batch, until, room)
                 .map_err(|reason| (stream.topic_no, reason))?;
@@ -303,7 +330,23 @@ mod tests {
 
         let mut s = [stream(1, vec![]), stream(2, vec![Record(0, 20), End])];
         assert_eq!(read(&mut s, 100, now).0, []);
-        assert_eq!(read(&mut s, 100, now + PATIENCE).0, [(2, 0)]);
+        assert_eq!(read(&mut s, 100, now + PATIENCE).0, []);
+        assert_eq!(read(&mut s, 100, now + PATIENCE_BEHIND).0, [(2, 0)]);
+    }
+
+    #[test]
+    fn who_keeps_pace_is_not_held_up_for_long_and_resting_is_no_lateness() {
+        let steps = vec![End, Record(0, 10), Gap, Gap, Gap, Gap];
+        let mut s = [stream(1, steps), stream(2, vec![Gap, Record(0, 20), End])];
+        let now = Instant::now();
+        assert_eq!(read(&mut s, 100, now).0, []);
+        assert_eq!(read(&mut s, 100, now).0, [(1, 0)]);
+        for stream in &mut s {
+            stream.rest();
+        }
+        let later = now + PATIENCE_BEHIND;
+        assert_eq!(read(&mut s, 100, later).0, []);
+        assert_eq!(read(&mut s, 100, later + PATIENCE).0, [(2, 0)]);
     }
 
     #[test]

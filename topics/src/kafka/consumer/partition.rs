@@ -110,6 +110,11 @@ impl<S: Source> Partition<S> {
         } else {
             self.gated = flight.records >= limits.high_records || flight.bytes >= limits.high_bytes;
         }
+        if self.gated || self.back.is_some() {
+            for stream in &mut self.streams {
+                stream.rest();
+            }
+        }
         if self.gated {
             return Step::Busy;
         }

@@ -1,0 +1,404 @@
+//! Consuming workload W from preloaded Kafka topics: the product against the bare loop, each a process of its own, in turns.
+
+use crate::contender::{Contender, Tuning};
+use crate::report::{median, publish, verdict};
+use crate::stack::{self, Stack};
+use crate::workload::{Totals, Workload};
+use crate::{cpu, machine};
+use anyhow::ensure;
+use std::fmt::Write;
+use std::time::{Duration, Instant};
+use tokio_postgres::Client;
+
+/// How to measure consuming.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Options {
+    #[command(flatten)]
+    pub workload: stack::WorkloadOptions,
+    /// Rounds of each contender, in turns; the table shows medians.
+    #[arg(long, default_value_t = 3)]
+    pub rounds: usize,
+    /// Records a transaction.
+    #[arg(long, default_value_t = 5_000)]
+    pub batch: usize,
+    /// Arbiters of the product, consumers of the bare loop.
+    #[arg(long, default_value_t = 2)]
+    pub arbiters: usize,
+    /// Also measures the product with 1 000, 5 000 and 10 000 records a transaction and 1, 2 and 4 arbiters.
+    #[arg(long)]
+    pub sweep: bool,
+    /// The product alone, to be profiled.
+    #[arg(long)]
+    pub product_only: bool,
+    /// Measure the product's attribution inside this program instead of `millrace run`.
+    #[arg(long)]
+    pub embedded: bool,
+    /// Print only; leave BENCHMARKS.md as it is.
+    #[arg(long)]
+    pub dry: bool,
+}
+
+/// One run of one contender.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Round {
+    rate: f64,
+    consumer: f64,
+    kafka: f64,
+    postgres: f64,
+    /// What else the machine did, as a share of a core.
+    others: f64,
+    peak_mib: f64,
+}
+
+/// Kafka Streams' figure of the design on this workload's kind, records a second.
+const KAFKA_STREAMS: f64 = 45_000.0;
+
+/// Runs it.
+///
+/// # Errors
+/// Something of the stack is missing or fails, or the ledger is not what the workload says.
+pub fn run(options: &Options) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()?;
+    runtime.block_on(measure(options))
+}
+
+async fn measure(options: &Options) -> anyhow::Result<()> {
+    let stack = Stack::start().await?;
+    let loaded = stack.preload(&options.workload).await?;
+    println!(
+        "workload: {} records, {:.0} MB, produced at {:.0} records/s",
+        loaded.totals.records,
+        loaded.totals.bytes as f64 / 1e6,
+        loaded.totals.records as f64 / loaded.took.as_secs_f64()
+    );
+    let tuning = Tuning {
+        batch: options.batch,
+        arbiters: options.arbiters,
+        partitions: options.workload.partitions,
+        slice_clicks: slice(&options.workload),
+    };
+    let ours = if options.embedded {
+        Contender::Embedded
+    } else {
+        Contender::Product
+    };
+    let (mut product, mut bare) = (Vec::new(), Vec::new());
+    for n in 0..options.rounds.max(1) {
+        // Who goes first changes from round to round.
+        let mut order = vec![ours, Contender::Bare];
+        if n % 2 == 1 {
+            order.reverse();
+        }
+        for contender in order {
+            if options.product_only && contender == Contender::Bare {
+                continue;
+            }
+            let round = one(&stack, contender, &tuning, &loaded.totals).await?;
+            show(contender.name(), &round);
+            match contender {
+                Contender::Bare => bare.push(round),
+                _ => product.push(round),
+            }
+        }
+    }
+    let mut sweep = Vec::new();
+    if options.sweep {
+        for (batch, arbiters) in [(1_000, 2), (5_000, 2), (10_000, 2), (5_000, 1), (5_000, 4)] {
+            let tuning = Tuning {
+                batch,
+                arbiters,
+                ..tuning
+            };
+            let mut rounds = Vec::new();
+            for _ in 0..2 {
+                rounds.push(one(&stack, ours, &tuning, &loaded.totals).await?);
+            }
+            let round = middle(&rounds);
+            show(&format!("batch {batch}, arbiters {arbiters}"), &round);
+            sweep.push((batch, arbiters, round));
+        }
+    }
+    if bare.is_empty() {
+        return Ok(());
+    }
+    let body = section(
+        options,
+        &tuning,
+        &loaded.totals,
+        &product,
+        &bare,
+        &sweep,
+        &stack,
+    )?;
+    publish("consume", &body, !options.dry)
+}
+
+/// A slice of 10 % of a partition's keys.
+fn slice(workload: &stack::WorkloadOptions) -> usize {
+    let partitions = u32::try_from(workload.partitions).unwrap_or(1).max(1);
+    (Workload::keys(workload.records) / partitions / 10).max(10) as usize
+}
+
+async fn one(
+    stack: &Stack,
+    contender: Contender,
+    tuning: &Tuning,
+    totals: &Totals,
+) -> anyhow::Result<Round> {
+    let database = stack.fresh_database(tuning.partitions).await?;
+    let client = database.client().await;
+    client.batch_execute("CHECKPOINT").await?;
+    let clocks = Clocks::read(stack);
+    let mut process = contender.start(stack.brokers(), database.url(), tuning)?;
+    let pid = process.pid();
+    let (first, last, seconds) = progress(&client, contender.group(), totals.records, || {
+        process.check()
+    })
+    .await?;
+    let consumer = cpu::tree(pid);
+    let peak = cpu::resident_peak(pid);
+    let spent = clocks.since(stack);
+    process.stop().await?;
+    verify(&client, contender, totals).await?;
+    let records = totals.records as f64;
+    let per_record = |d: Duration| d.as_secs_f64() * 1e6 / records;
+    let known = consumer + spent.kafka + spent.postgres;
+    Ok(Round {
+        rate: (last - first) as f64 / seconds,
+        consumer: per_record(consumer),
+        kafka: per_record(spent.kafka),
+        postgres: per_record(spent.postgres),
+        others: (spent.machine.saturating_sub(known)).as_secs_f64() / spent.wall.as_secs_f64(),
+        peak_mib: peak as f64 / f64::from(1 << 20),
+    })
+}
+
+/// Watches the stored positions until all records are consumed: how many were at the first sight of progress, how many at
+/// the end, and the seconds between.
+async fn progress(
+    client: &Client,
+    group: &str,
+    records: u64,
+    mut alive: impl FnMut() -> anyhow::Result<()>,
+) -> anyhow::Result<(u64, u64, f64)> {
+    let sql = client
+        .prepare(
+            "SELECT coalesce(sum(next_offset), 0)::bigint FROM positions WHERE group_name = $1",
+        )
+        .await?;
+    let mut began: Option<(u64, Instant)> = None;
+    let mut moved = Instant::now();
+    let mut before = 0;
+    let mut every = tokio::time::interval(Duration::from_millis(50));
+    loop {
+        every.tick().await;
+        let at = u64::try_from(client.query_one(&sql, &[&group]).await?.get::<_, i64>(0))?;
+        if at > before {
+            (before, moved) = (at, Instant::now());
+        }
+        if at > 0 && began.is_none() {
+            began = Some((at, Instant::now()));
+        }
+        if let Some((first, since)) = began
+            && at >= records
+        {
+            return Ok((first, at, since.elapsed().as_secs_f64().max(1e-3)));
+        }
+        alive()?;
+        ensure!(
+            moved.elapsed() < Duration::from_secs(60),
+            "no progress for a minute at {at} of {records}"
+        );
+    }
+}
+
+/// The ledger must hold what the generator says, whoever wrote it.
+async fn verify(client: &Client, contender: Contender, totals: &Totals) -> anyhow::Result<()> {
+    let row = client
+        .query_one(
+            "SELECT (SELECT count(*) FROM visits), (SELECT count(*) FROM clicks), (SELECT count(*) FROM conversions),
+                    (SELECT count(*) FROM conversion_keys), (SELECT count(*) FROM postback_log),
+                    (SELECT count(DISTINCT substring(convert_from(payload, 'UTF8') FROM 'txid=(T[0-9]+)')) FROM parked)",
+            &[],
+        )
+        .await?;
+    let n = |i: usize| u64::try_from(row.get::<_, i64>(i)).unwrap_or(0);
+    let [visits, clicks, conversions, keys, log, parked] = std::array::from_fn(n);
+    ensure!(
+        visits == totals.visits,
+        "{contender:?}: {visits} visits, made {}",
+        totals.visits
+    );
+    ensure!(
+        clicks == totals.clicks,
+        "{contender:?}: {clicks} clicks, made {}",
+        totals.clicks
+    );
+    // At the end of the workload a few postbacks still wait for visits that it no longer holds.
+    let booked = conversions
+        + if contender == Contender::Bare {
+            0
+        } else {
+            parked
+        };
+    ensure!(
+        booked == totals.postbacks,
+        "{contender:?}: {booked} conversions, made {}",
+        totals.postbacks
+    );
+    ensure!(
+        keys == conversions,
+        "{contender:?}: {keys} keys for {conversions} conversions"
+    );
+    let receipts = totals.postbacks + totals.postback_repeats;
+    ensure!(
+        log >= receipts,
+        "{contender:?}: {log} rows in the postback log, {receipts} receipts"
+    );
+    println!(
+        "  ledger of the {}: {visits} visits, {clicks} clicks, {conversions} conversions, {log} log rows, {parked} waiting",
+        contender.name()
+    );
+    Ok(())
+}
+
+struct Clocks {
+    kafka: Duration,
+    postgres: Duration,
+    machine: Duration,
+    at: Instant,
+}
+
+struct Spent {
+    kafka: Duration,
+    postgres: Duration,
+    machine: Duration,
+    wall: Duration,
+}
+
+impl Clocks {
+    fn read(stack: &Stack) -> Clocks {
+        Clocks {
+            kafka: cpu::tree(stack.kafka_pid()),
+            postgres: cpu::tree(stack.postgres_pid()),
+            machine: cpu::machine_busy(),
+            at: Instant::now(),
+        }
+    }
+
+    fn since(&self, stack: &Stack) -> Spent {
+        let now = Clocks::read(stack);
+        Spent {
+            kafka: now.kafka.saturating_sub(self.kafka),
+            postgres: now.postgres.saturating_sub(self.postgres),
+            machine: now.machine.saturating_sub(self.machine),
+            wall: self.at.elapsed(),
+        }
+    }
+}
+
+fn show(what: &str, r: &Round) {
+    println!(
+        "{what}: {:.0} records/s; CPU-µs a record: consumer {:.2}, Kafka {:.2}, PostgreSQL {:.2}; peak {:.0} MiB; others used {:.2} cores",
+        r.rate, r.consumer, r.kafka, r.postgres, r.peak_mib, r.others
+    );
+}
+
+fn middle(rounds: &[Round]) -> Round {
+    let of = |f: fn(&Round) -> f64| median(&rounds.iter().map(f).collect::<Vec<_>>());
+    Round {
+        rate: of(|r| r.rate),
+        consumer: of(|r| r.consumer),
+        kafka: of(|r| r.kafka),
+        postgres: of(|r| r.postgres),
+        others: of(|r| r.others),
+        peak_mib: of(|r| r.peak_mib),
+    }
+}
+
+fn section(
+    options: &Options,
+    tuning: &Tuning,
+    totals: &Totals,
+    product: &[Round],
+    bare: &[Round],
+    sweep: &[(usize, usize, Round)],
+    stack: &Stack,
+) -> anyhow::Result<String> {
+    let (p, b) = (middle(product), middle(bare));
+    let ratio = p.rate / b.rate;
+    let mut out = String::new();
+    writeln!(
+        out,
+        "## Consuming workload W: the product and the bare loop\n"
+    )?;
+    writeln!(
+        out,
+        "{}\n",
+        machine::describe(Some(stack.kafka_version()), options.workload.seed)
+    )?;
+    writeln!(
+        out,
+        "{} records ({:.0} MB) in two topics of {} partitions, {} early postbacks, {} repeats; PostgreSQL with {}; {} records a\ntransaction, {} arbiters or consumers, slices of {} clicks a partition (10 % of its keys). Medians of {} rounds in turns.\n",
+        totals.records,
+        totals.bytes as f64 / 1e6,
+        options.workload.partitions,
+        totals.early,
+        totals.repeats,
+        stack::POSTGRES_SETTINGS.join(", "),
+        tuning.batch,
+        tuning.arbiters,
+        tuning.slice_clicks,
+        product.len(),
+    )?;
+    writeln!(
+        out,
+        "| | records/s | consumer | Kafka | PostgreSQL | CPU-µs a record | peak memory |"
+    )?;
+    writeln!(out, "|---|---|---|---|---|---|---|")?;
+    let mut line = |name: &str, r: &Round| {
+        writeln!(
+            out,
+            "| {name} | {:.0} | {:.2} | {:.2} | {:.2} | {:.2} | {:.0} MiB |",
+            r.rate,
+            r.consumer,
+            r.kafka,
+            r.postgres,
+            r.consumer + r.kafka + r.postgres,
+            r.peak_mib
+        )
+    };
+    line("product", &p)?;
+    line("bare loop", &b)?;
+    for (batch, arbiters, round) in sweep {
+        line(
+            &format!("product, {batch} a transaction, {arbiters} arbiters"),
+            round,
+        )?;
+    }
+    let least = 1.5 * KAFKA_STREAMS;
+    writeln!(
+        out,
+        "\nProduct to bare loop: **{ratio:.2}** (wanted ≥ 0.60: {}). Product: **{:.0}** records/s (wanted > {least:.0}, 1.5 × Kafka\nStreams: {}). By CPU alone: {:.2}. All rounds, records/s: product {}; bare {}. Others used {:.2} of the {} cores\nmeanwhile.",
+        verdict(ratio >= 0.6),
+        p.rate,
+        verdict(p.rate > least),
+        (b.consumer + b.kafka + b.postgres) / (p.consumer + p.kafka + p.postgres),
+        rates(product),
+        rates(bare),
+        p.others.max(b.others),
+        std::thread::available_parallelism().map_or(0, usize::from),
+    )?;
+    Ok(out)
+}
+
+fn rates(rounds: &[Round]) -> String {
+    rounds
+        .iter()
+        .map(|r| format!("{:.0}", r.rate))
+        .collect::<Vec<_>>()
+        .join(", ")
+}

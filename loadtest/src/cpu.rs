@@ -1,0 +1,134 @@
+//! CPU time and memory of processes, from /proc.
+
+use std::path::Path;
+use std::time::Duration;
+
+/// One process as /proc tells it.
+#[derive(Clone, Copy, Debug)]
+struct Stat {
+    parent: u32,
+    own: u64,
+    reaped: u64,
+}
+
+fn stat(pid: u32) -> Option<Stat> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name in parentheses may hold anything; what follows the last one is numbers.
+    let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
+    let number = |i: usize| fields.get(i).and_then(|f| f.parse::<u64>().ok());
+    Some(Stat {
+        parent: u32::try_from(number(1)?).ok()?,
+        own: number(11)? + number(12)?,
+        reaped: number(13)? + number(14)?,
+    })
+}
+
+fn ticks(n: u64) -> Duration {
+    let per_second = rustix::param::clock_ticks_per_second().max(1);
+    Duration::from_nanos(n * 1_000_000_000 / per_second)
+}
+
+/// CPU time of a process and of everything that it ever started: its own, of children that ended and were waited for, and of
+/// children that live.
+#[must_use]
+pub fn tree(pid: u32) -> Duration {
+    let Some(root) = stat(pid) else {
+        return Duration::ZERO;
+    };
+    let mut sum = root.own + root.reaped;
+    for child in children(pid) {
+        if let Some(s) = stat(child) {
+            sum += s.own + s.reaped;
+        }
+    }
+    ticks(sum)
+}
+
+fn children(pid: u32) -> Vec<u32> {
+    std::fs::read_dir("/proc")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok())
+        .filter(|p| stat(*p).is_some_and(|s| s.parent == pid))
+        .collect()
+}
+
+/// Resident memory of a process, in bytes.
+#[must_use]
+pub fn resident(pid: u32) -> u64 {
+    status_kib(pid, "VmRSS:") * 1_024
+}
+
+/// The most it ever had, in bytes.
+#[must_use]
+pub fn resident_peak(pid: u32) -> u64 {
+    status_kib(pid, "VmHWM:") * 1_024
+}
+
+fn status_kib(pid: u32, name: &str) -> u64 {
+    std::fs::read_to_string(format!("/proc/{pid}/status"))
+        .ok()
+        .and_then(|t| {
+            t.lines().find_map(|l| {
+                l.strip_prefix(name)?
+                    .split_whitespace()
+                    .next()?
+                    .parse()
+                    .ok()
+            })
+        })
+        .unwrap_or(0)
+}
+
+/// How busy the machine is with others: the 1-minute load.
+#[must_use]
+pub fn load() -> f64 {
+    std::fs::read_to_string("/proc/loadavg")
+        .ok()
+        .and_then(|t| t.split_whitespace().next()?.parse().ok())
+        .unwrap_or(0.0)
+}
+
+/// CPU time that all processes of the machine have used, in seconds: what a measurement does not know of shows here.
+#[must_use]
+pub fn machine_busy() -> Duration {
+    let text = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+    let line = text.lines().next().unwrap_or_default();
+    let fields: Vec<u64> = line
+        .split_whitespace()
+        .skip(1)
+        .filter_map(|f| f.parse().ok())
+        .collect();
+    // user nice system _idle _iowait irq softirq; steal and guests are somebody else's.
+    let busy = [0, 1, 2, 5, 6].iter().filter_map(|i| fields.get(*i)).sum();
+    ticks(busy)
+}
+
+/// Restricts a running process, all its threads, to one CPU.
+///
+/// # Errors
+/// There is no `taskset`, or it fails.
+pub fn pin(pid: u32, cpu: u32) -> anyhow::Result<()> {
+    let out = std::process::Command::new("taskset")
+        .args(["-a", "-c", "-p", &cpu.to_string(), &pid.to_string()])
+        .output()?;
+    anyhow::ensure!(
+        out.status.success() || !Path::new(&format!("/proc/{pid}")).exists(),
+        "taskset: {}",
+        String::from_utf8_lossy(&out.stderr)
+    );
+    Ok(())
+}
+
+/// As [`pin`], for a process and its children.
+///
+/// # Errors
+/// As [`pin`].
+pub fn pin_tree(pid: u32, cpu: u32) -> anyhow::Result<()> {
+    pin(pid, cpu)?;
+    for child in children(pid) {
+        pin(child, cpu)?;
+    }
+    Ok(())
+}

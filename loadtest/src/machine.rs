@@ -1,0 +1,74 @@
+//! What a figure was measured on: machine, versions, date.
+
+use std::process::Command;
+
+fn first_line(command: &mut Command) -> String {
+    command
+        .output()
+        .ok()
+        .filter(|o| o.status.success())
+        .and_then(|o| {
+            let text = String::from_utf8_lossy(&o.stdout).into_owned();
+            text.lines().next().map(str::to_owned)
+        })
+        .unwrap_or_else(|| "unknown".to_owned())
+}
+
+fn proc_field(file: &str, name: &str) -> String {
+    std::fs::read_to_string(file)
+        .unwrap_or_default()
+        .lines()
+        .find_map(|l| {
+            l.strip_prefix(name)?
+                .split_once(':')
+                .map(|(_, v)| v.trim().to_owned())
+        })
+        .unwrap_or_else(|| "unknown".to_owned())
+}
+
+/// One paragraph for a report.
+#[must_use]
+pub fn describe(kafka: Option<&str>, seed: u64) -> String {
+    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    let memory = proc_field("/proc/meminfo", "MemTotal")
+        .split_whitespace()
+        .next()
+        .and_then(|t| t.parse::<u64>().ok())
+        .map_or(0, |kib| kib >> 20);
+    let postgres = first_line(
+        Command::new(millrace_tests::postgres::binaries().join("postgres")).arg("--version"),
+    );
+    let mut versions = vec![
+        format!(
+            "commit {}",
+            first_line(Command::new("git").args(["rev-parse", "--short", "HEAD"]))
+        ),
+        first_line(Command::new("rustc").arg("--version")),
+        postgres,
+    ];
+    if let Some(kafka) = kafka {
+        let (_, librdkafka) = rdkafka::util::get_rdkafka_version();
+        versions.push(format!("Apache Kafka {kafka}"));
+        versions.push(format!("librdkafka {librdkafka}"));
+    }
+    format!(
+        "{} · {cores} × {} · {memory} GiB · Linux {} · {} · seed {seed} · `{}`",
+        jiff::Timestamp::now().strftime("%Y-%m-%d %H:%M UTC"),
+        proc_field("/proc/cpuinfo", "model name"),
+        first_line(Command::new("uname").arg("-r")),
+        versions.join(" · "),
+        command_line(),
+    )
+}
+
+/// The command that was given, as one would type it.
+#[must_use]
+pub fn command_line() -> String {
+    let profile = if cfg!(debug_assertions) {
+        ""
+    } else {
+        " --release"
+    };
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    format!("cargo run{profile} -p loadtest -- {}", args.join(" "))
+}

@@ -1,0 +1,84 @@
+//! BENCHMARKS.md: one section a command, replaced whole when the command runs again.
+
+use anyhow::Context;
+use std::path::PathBuf;
+
+const HEAD: &str = "# Benchmarks\n\nEach section is written by the command that it names, from one run: ratios compare what ran side by side on the same\nmachine, in turns. Absolute figures are that machine's. `cargo run --release -p loadtest -- --help` lists the commands.\n";
+
+/// Where sections go.
+#[must_use]
+pub fn file() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("BENCHMARKS.md")
+}
+
+/// Puts a section into a text: in place of the one of that name, else at the end.
+#[must_use]
+pub fn with_section(text: &str, name: &str, body: &str) -> String {
+    let (open, close) = (format!("<!-- {name} -->\n"), format!("<!-- /{name} -->\n"));
+    let section = format!("{open}{}\n{close}", body.trim_end());
+    let text = if text.is_empty() { HEAD } else { text };
+    match (text.find(&open), text.find(&close)) {
+        (Some(from), Some(to)) if from < to => {
+            let tail = text.get(to + close.len()..).unwrap_or_default();
+            format!("{}{section}{tail}", text.get(..from).unwrap_or_default())
+        }
+        _ => format!("{}\n\n{section}", text.trim_end()),
+    }
+}
+
+/// Prints a section and, unless it is a short run, writes it to the file.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn publish(name: &str, body: &str, write: bool) -> anyhow::Result<()> {
+    println!("\n{body}");
+    if write {
+        let path = file();
+        let old = std::fs::read_to_string(&path).unwrap_or_default();
+        std::fs::write(&path, with_section(&old, name, body))
+            .with_context(|| format!("{}", path.display()))?;
+        println!("(written to {})", path.display());
+    }
+    Ok(())
+}
+
+/// The middle one, or the mean of the two in the middle.
+#[must_use]
+pub fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let n = sorted.len();
+    let at = |i: usize| sorted.get(i).copied().unwrap_or(0.0);
+    match n {
+        0 => 0.0,
+        n if n % 2 == 1 => at(n / 2),
+        n => f64::midpoint(at(n / 2 - 1), at(n / 2)),
+    }
+}
+
+/// `reached` or `missed`, for a table.
+#[must_use]
+pub fn verdict(reached: bool) -> &'static str {
+    if reached { "reached" } else { "**missed**" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_section_is_replaced_and_the_others_stay() {
+        let one = with_section("", "a", "first");
+        let two = with_section(&one, "b", "second");
+        let three = with_section(&two, "a", "third");
+        assert!(three.contains("third") && three.contains("second") && !three.contains("first"));
+        assert!(three.find("third") < three.find("second"));
+        assert!(three.starts_with("# Benchmarks"));
+    }
+
+    #[test]
+    fn medians() {
+        assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
+    }
+}

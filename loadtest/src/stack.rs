@@ -1,0 +1,199 @@
+//! What a measurement needs beside the contenders: a durable PostgreSQL and one Apache Kafka node.
+
+use crate::broker::Broker;
+use crate::preload::{Loaded, load};
+use crate::workload::Workload;
+use anyhow::Context;
+use indicatif::{ProgressBar, ProgressStyle};
+use millrace_tests::postgres::{DedicatedServer, TestDatabase, connect};
+use millrace_topics::catalogue::{self, CLICKS, POSTBACKS};
+use millrace_topics::contract::TopicRef;
+use millrace_topics::kafka::{KafkaAdmin, KafkaSettings};
+
+/// How PostgreSQL differs from its defaults; fsync, full_page_writes and synchronous_commit are on.
+pub const POSTGRES_SETTINGS: [&str; 5] = [
+    "synchronous_commit=on",
+    "shared_buffers=1GB",
+    "max_wal_size=8GB",
+    "checkpoint_timeout=15min",
+    "wal_buffers=64MB",
+];
+
+/// Which workload.
+#[derive(Clone, Debug, clap::Args)]
+pub struct WorkloadOptions {
+    /// Records in both topics.
+    #[arg(long, default_value_t = 2_000_000)]
+    pub records: u32,
+    /// Partitions of both topics.
+    #[arg(long, default_value_t = 8)]
+    pub partitions: i32,
+    /// The generator's seed.
+    #[arg(long, default_value_t = 3)]
+    pub seed: u64,
+}
+
+impl WorkloadOptions {
+    /// The workload, its stream time ending about now.
+    #[must_use]
+    pub fn workload(&self) -> Workload {
+        let now = jiff::Timestamp::now().as_microsecond();
+        let span = i64::from(self.records) * 1_000;
+        Workload::new(self.records, self.seed, now - span - 60_000_000)
+    }
+}
+
+/// PostgreSQL and Kafka, ended with this value.
+pub struct Stack {
+    postgres: DedicatedServer,
+    broker: Broker,
+    settings: KafkaSettings,
+}
+
+impl Stack {
+    /// Starts both.
+    ///
+    /// # Errors
+    /// One of them is not to be had.
+    pub async fn start() -> anyhow::Result<Stack> {
+        Stack::start_with(&[]).await
+    }
+
+    /// Starts both, PostgreSQL with further settings.
+    ///
+    /// # Errors
+    /// One of them is not to be had.
+    pub async fn start_with(more: &[String]) -> anyhow::Result<Stack> {
+        let mut settings: Vec<String> = POSTGRES_SETTINGS.map(str::to_owned).to_vec();
+        settings.extend_from_slice(more);
+        let postgres = tokio::task::spawn_blocking(move || {
+            let settings: Vec<&str> = settings.iter().map(String::as_str).collect();
+            DedicatedServer::start_durable_with(&settings)
+        });
+        let broker = tokio::task::spawn_blocking(Broker::start);
+        let postgres = postgres.await?;
+        let broker = broker.await??;
+        let settings = KafkaSettings {
+            brokers: broker.address().to_owned(),
+            ..KafkaSettings::default()
+        };
+        Ok(Stack {
+            postgres,
+            broker,
+            settings,
+        })
+    }
+
+    /// Kafka's `bootstrap.servers`.
+    #[must_use]
+    pub fn brokers(&self) -> &str {
+        self.broker.address()
+    }
+
+    /// The broker's process.
+    #[must_use]
+    pub fn kafka_pid(&self) -> u32 {
+        self.broker.pid()
+    }
+
+    /// The version of its jars.
+    #[must_use]
+    pub fn kafka_version(&self) -> &str {
+        self.broker.version()
+    }
+
+    /// The postmaster.
+    #[must_use]
+    pub fn postgres_pid(&self) -> u32 {
+        self.postgres.pid().unwrap_or(0)
+    }
+
+    /// A migrated database that knows both topics, under the same numbers each time.
+    ///
+    /// # Errors
+    /// PostgreSQL fails.
+    pub async fn fresh_database(&self, partitions: i32) -> anyhow::Result<TestDatabase> {
+        let database = TestDatabase::create_on(&self.postgres).await;
+        let client = connect(database.url()).await;
+        for topic in [CLICKS, POSTBACKS] {
+            catalogue::register(&client, topic, "", partitions).await?;
+        }
+        Ok(database)
+    }
+
+    /// Makes both topics anew and fills them.
+    ///
+    /// # Errors
+    /// Kafka does not take them.
+    pub async fn preload(&self, options: &WorkloadOptions) -> anyhow::Result<Loaded> {
+        let admin = KafkaAdmin::new(&self.settings);
+        let mut topics = Vec::new();
+        for (no, name) in (1..).zip([CLICKS, POSTBACKS]) {
+            admin.delete_topic(name).await?;
+            admin.create_topic(name, options.partitions, 1).await?;
+            topics.push(TopicRef {
+                no,
+                name: name.to_owned(),
+                log_name: name.to_owned(),
+                partitions: options.partitions,
+            });
+        }
+        let brokers = self.brokers().to_owned();
+        let workload = options.workload();
+        let bar = bar("producing");
+        tokio::task::spawn_blocking(move || {
+            let [clicks, postbacks] = topics.as_slice() else {
+                anyhow::bail!("two topics were made");
+            };
+            load(&brokers, clicks, postbacks, workload, &bar)
+        })
+        .await?
+        .context("preloading")
+    }
+}
+
+/// What to hold up.
+#[derive(Clone, Debug, clap::Args)]
+pub struct StandOptions {
+    #[command(flatten)]
+    workload: WorkloadOptions,
+    /// Further settings of PostgreSQL, `name=value`.
+    #[arg(long)]
+    postgres: Vec<String>,
+}
+
+/// Holds up a PostgreSQL and a Kafka with the workload in it, until it is ended; for a look by hand.
+///
+/// # Errors
+/// As [`Stack::start`].
+pub fn stand(options: &StandOptions) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()?;
+    runtime.block_on(async {
+        let stack = Stack::start_with(&options.postgres).await?;
+        stack.preload(&options.workload).await?;
+        println!("--brokers {}", stack.brokers());
+        loop {
+            let database = stack.fresh_database(options.workload.partitions).await?;
+            println!("--database {}   (Enter: a fresh one)", database.url());
+            let mut line = String::new();
+            if std::io::stdin().read_line(&mut line)? == 0 {
+                std::future::pending::<()>().await;
+            }
+        }
+    })
+}
+
+/// A progress bar for people at a terminal.
+#[must_use]
+pub fn bar(what: &'static str) -> ProgressBar {
+    let style =
+        ProgressStyle::with_template("{msg:>10} {bar:40} {human_pos}/{human_len} {per_sec} {eta}");
+    let bar = ProgressBar::new(0).with_message(what);
+    match style {
+        Ok(style) => bar.with_style(style),
+        Err(_) => bar,
+    }
+}

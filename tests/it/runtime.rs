@@ -1,0 +1,519 @@
+//! The partition-actor shell, run with the smallest stream with state there can be: it adds numbers up by name.
+
+use actix::System;
+use millrace::postgres::pool::Database;
+use millrace::runtime::clock::ManualClock;
+use millrace::runtime::connector::connector;
+use millrace::runtime::core::{Core, Exit};
+use millrace::runtime::host::{GroupHost, HostConfig};
+use millrace::runtime::session::{Connect, Failure, Session};
+use millrace::runtime::vertical::{
+    DecodeError, Decoded, Effects, Emit, Frontier, Item, Raw, Start, Vertical,
+};
+use millrace::settings;
+use millrace_schemas::outcome::Outcome;
+use millrace_schemas::time::{Micros, Now};
+use millrace_tests::postgres::TestDatabase;
+use millrace_tests::proxy::{Protocol, Proxy};
+use millrace_topics::catalogue::{self, GroupSpec};
+use millrace_topics::contract::{Batch, PartitionHost, TopicRef};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+use tokio_postgres::Client;
+
+/// Adds up `name=number` records into table `sums`; keeps the sums of the names it saw.
+#[derive(Default)]
+struct Sums {
+    held: BTreeMap<String, i64>,
+    resets: Arc<AtomicUsize>,
+}
+
+impl Vertical for Sums {
+    const GROUP: GroupSpec = GroupSpec {
+        name: "sums",
+        topics: &["numbers"],
+    };
+    type Record = (String, i64);
+    type Due = ();
+    type Draft = BTreeMap<String, i64>;
+
+    fn reset(&mut self, _: &Start) {
+        self.held.clear();
+        self.resets.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn decode(&self, _: &TopicRef, payload: &[u8]) -> Result<Decoded<(String, i64)>, DecodeError> {
+        let bad = || DecodeError::Undecodable("no name=number".to_owned());
+        let text = std::str::from_utf8(payload).map_err(|_| bad())?;
+        let (name, number) = text.split_once('=').ok_or_else(bad)?;
+        let record = (name.to_owned(), number.parse().map_err(|_| bad())?);
+        Ok(Decoded {
+            accepted_at: Micros(1),
+            workspace: 0,
+            replay: None,
+            record,
+        })
+    }
+
+    async fn load(
+        &mut self,
+        session: &Session,
+        items: &[Item<(String, i64)>],
+        _: &[()],
+    ) -> Result<(), Failure> {
+        let names: Vec<&str> = items
+            .iter()
+            .map(|i| i.record.0.as_str())
+            .filter(|n| !self.held.contains_key(*n))
+            .collect();
+        for row in session
+            .query("SELECT name, sum FROM sums WHERE name = ANY($1)", &[&names])
+            .await?
+        {
+            self.held.insert(row.get(0), row.get(1));
+        }
+        Ok(())
+    }
+
+    fn decide(
+        &self,
+        draft: &mut Self::Draft,
+        effects: &mut Effects,
+        item: &Item<(String, i64)>,
+        raw: &Raw<'_>,
+        _: Now,
+    ) {
+        let (name, number) = &item.record;
+        let sum = draft
+            .entry(name.clone())
+            .or_insert_with(|| self.held.get(name).copied().unwrap_or(0));
+        *sum += number;
+        assert!(name != "panic", "asked to");
+        effects.tally.add(item.id, Outcome::Applied, "", 1);
+        if name == "emit" {
+            let payload = raw.payload(item.index).to_vec();
+            effects.emits.push(Emit {
+                topic_no: item.id.topic_no,
+                key: b"k".to_vec(),
+                payload,
+            });
+        }
+    }
+
+    fn decide_due(&self, _: &mut Self::Draft, _: &mut Effects, (): &(), _: Now) {}
+
+    async fn claim(&self, _: &Session, _: &mut Self::Draft) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    fn settle(&self, _: &mut Self::Draft, _: &mut Effects, _: Now) {}
+
+    async fn write(
+        &self,
+        session: &Session,
+        draft: &Self::Draft,
+        _: &[Item<(String, i64)>],
+        _: Now,
+    ) -> Result<(), Failure> {
+        for (name, sum) in draft {
+            session
+                .execute(
+                    "INSERT INTO sums VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET sum = excluded.sum",
+                    &[name, sum],
+                )
+                .await?;
+        }
+        Ok(())
+    }
+
+    fn merge(&mut self, draft: Self::Draft) {
+        self.held.extend(draft);
+    }
+
+    fn may_be_due(&self, _: Micros) -> bool {
+        false
+    }
+
+    async fn due(&mut self, _: &Session, _: Micros, _: &Frontier) -> Result<Vec<()>, Failure> {
+        Ok(Vec::new())
+    }
+
+    fn fact_tables(&self) -> &'static [&'static str] {
+        &[]
+    }
+}
+
+struct World {
+    database: TestDatabase,
+    client: Client,
+    topics: Vec<TopicRef>,
+    next: i64,
+}
+
+impl World {
+    async fn new() -> World {
+        let database = TestDatabase::create().await;
+        let client = database.client().await;
+        client
+            .batch_execute(
+                "CREATE TABLE sums (name text PRIMARY KEY, sum bigint NOT NULL CHECK (sum < 1000))",
+            )
+            .await
+            .unwrap();
+        let topics = vec![
+            catalogue::register(&client, "numbers", "", 2)
+                .await
+                .unwrap(),
+        ];
+        World {
+            database,
+            client,
+            topics,
+            next: 0,
+        }
+    }
+
+    fn connect(&self, url: &str) -> Connect {
+        let settings = settings::Database {
+            url: Some(url.to_owned()),
+            ..settings::Database::default()
+        };
+        connector(
+            &Database::new(&settings, "test").unwrap(),
+            Duration::from_millis(500),
+        )
+    }
+
+    async fn core(&self, url: &str, resets: &Arc<AtomicUsize>) -> Core<Sums> {
+        Core::launch(
+            Sums {
+                resets: Arc::clone(resets),
+                ..Sums::default()
+            },
+            self.connect(url),
+            ManualClock::at(Micros(1)),
+            self.topics.clone().into(),
+            0,
+            "test",
+            Arc::new(AtomicBool::new(false)),
+        )
+        .await
+        .unwrap()
+    }
+
+    fn batch(&mut self, records: &[&str]) -> Batch {
+        let mut batch = Batch::new(0);
+        for record in records {
+            batch.push(self.topics[0].no, self.next, b"k", record.as_bytes());
+            self.next += 1;
+        }
+        batch
+    }
+
+    async fn sum(&self, name: &str) -> i64 {
+        let row = self
+            .client
+            .query_opt("SELECT sum FROM sums WHERE name = $1", &[&name])
+            .await
+            .unwrap();
+        row.map_or(0, |r| r.get(0))
+    }
+
+    async fn count(&self, sql: &str) -> i64 {
+        self.client.query_one(sql, &[]).await.unwrap().get(0)
+    }
+
+    fn proxy(&self) -> (Proxy, String) {
+        let url = self.database.url();
+        let (_, rest) = url.split_once('@').unwrap();
+        let (address, _) = rest.split_once('/').unwrap();
+        let proxy = Proxy::start(address.parse().unwrap(), Protocol::Postgres).unwrap();
+        let through = url.replace(address, &proxy.address().to_string());
+        (proxy, through)
+    }
+}
+
+#[tokio::test]
+async fn a_panic_in_decide_sets_one_record_aside() {
+    let mut w = World::new().await;
+    let mut core = w.core(w.database.url(), &Arc::default()).await;
+    let batch = w.batch(&["a=1", "panic=7", "a=2", "panic=1", "b=5"]);
+    core.process(&batch).await.unwrap();
+    assert_eq!(
+        (w.sum("a").await, w.sum("b").await, w.sum("panic").await),
+        (3, 5, 0)
+    );
+    assert_eq!(
+        w.count("SELECT count(*) FROM dead_letters WHERE reason = 'panicked'")
+            .await,
+        2
+    );
+    assert_eq!(w.count("SELECT sum(n)::int8 FROM outcomes").await, 5);
+    assert_eq!(w.count("SELECT next_offset FROM positions").await, 5);
+}
+
+#[tokio::test]
+async fn data_that_the_store_refuses_is_isolated() {
+    let mut w = World::new().await;
+    let mut core = w.core(w.database.url(), &Arc::default()).await;
+    let batch = w.batch(&["a=1", "b=2", "b=5000", "a=3", "c=4", "b=1"]);
+    core.process(&batch).await.unwrap();
+    assert_eq!(
+        (w.sum("a").await, w.sum("b").await, w.sum("c").await),
+        (4, 3, 4)
+    );
+    assert_eq!(
+        w.count(
+            "SELECT count(*) FROM dead_letters WHERE reason = 'data_refused' AND \"offset\" = 2"
+        )
+        .await,
+        1
+    );
+}
+
+#[tokio::test]
+async fn a_topic_of_poison_stops_the_partition_rather_than_be_poured_away() {
+    let mut w = World::new().await;
+    let mut core = w.core(w.database.url(), &Arc::default()).await;
+    let records: Vec<&str> = std::iter::once("a=1")
+        .chain(std::iter::repeat_n("nonsense", 200))
+        .collect();
+    let batch = w.batch(&records);
+    assert!(matches!(core.process(&batch).await, Err(Exit::Stopped(_))));
+    assert_eq!(w.count("SELECT count(*) FROM dead_letters").await, 50);
+    assert_eq!(w.count("SELECT next_offset FROM positions").await, 51);
+    assert_eq!(
+        w.count("SELECT count(*) FROM ownership WHERE stopped_reason IS NOT NULL")
+            .await,
+        1
+    );
+    assert_eq!(w.sum("a").await, 1);
+}
+
+#[tokio::test]
+async fn a_lost_reply_to_a_commit_neither_loses_nor_doubles() {
+    let mut w = World::new().await;
+    let (proxy, url) = w.proxy();
+    proxy.eat_only_after("positions");
+    let resets = Arc::default();
+    let mut core = w.core(&url, &resets).await;
+    let first = w.batch(&["a=1", "a=1"]);
+    proxy.eat_commit_reply(0);
+    core.process(&first).await.unwrap();
+    assert_eq!(proxy.eaten(), 1);
+    assert_eq!(
+        resets.load(Ordering::SeqCst),
+        2,
+        "the slice was dropped and read anew"
+    );
+    let second = w.batch(&["a=1"]);
+    core.process(&second).await.unwrap();
+    assert_eq!(w.sum("a").await, 3);
+    assert_eq!(w.count("SELECT sum(n)::int8 FROM outcomes").await, 3);
+    assert_eq!(w.count("SELECT epoch FROM ownership").await, 2);
+}
+
+#[tokio::test]
+async fn a_zombie_with_an_unknown_commit_does_not_steal_its_partition_back() {
+    let mut w = World::new().await;
+    let (proxy, url) = w.proxy();
+    proxy.eat_only_after("positions");
+    let mut zombie = w.core(&url, &Arc::default()).await;
+    proxy.eat_commit_reply(0);
+    // While it does not know, another owner claims: its connection is held back until then.
+    let batch = w.batch(&["a=1"]);
+    let owner = async {
+        while proxy.eaten() == 0 {
+            tokio::task::yield_now().await;
+        }
+        w.core(w.database.url(), &Arc::default()).await
+    };
+    let (exit, mut owner) = {
+        proxy.latency(Duration::from_millis(20));
+        tokio::join!(zombie.process(&batch), owner)
+    };
+    assert_eq!(exit, Err(Exit::Fenced));
+    owner.process(&batch).await.unwrap();
+    let next = w.batch(&["a=1"]);
+    owner.process(&next).await.unwrap();
+    assert_eq!(w.sum("a").await, 2);
+}
+
+#[tokio::test]
+async fn a_connection_cut_in_the_middle_is_made_again() {
+    let mut w = World::new().await;
+    let (proxy, url) = w.proxy();
+    let mut core = w.core(&url, &Arc::default()).await;
+    for n in 1..=3 {
+        proxy.cut();
+        let batch = w.batch(&["a=1"]);
+        core.process(&batch).await.unwrap();
+        assert_eq!(w.sum("a").await, n);
+    }
+}
+
+#[tokio::test]
+async fn emits_are_frozen_and_numbered_in_the_batch_s_transaction() {
+    let mut w = World::new().await;
+    let mut core = w.core(w.database.url(), &Arc::default()).await;
+    let batch = w.batch(&["emit=1", "a=1", "emit=2"]);
+    core.process(&batch).await.unwrap();
+    let batch = w.batch(&["emit=3"]);
+    core.process(&batch).await.unwrap();
+    let rows = w
+        .client
+        .query("SELECT seq, payload FROM emits ORDER BY seq", &[])
+        .await
+        .unwrap();
+    let got: Vec<(i64, Vec<u8>)> = rows.iter().map(|r| (r.get(0), r.get(1))).collect();
+    assert_eq!(
+        got,
+        [
+            (0, b"emit=1".to_vec()),
+            (1, b"emit=2".to_vec()),
+            (2, b"emit=3".to_vec())
+        ]
+    );
+}
+
+/// Polls a condition of the host with a deadline.
+fn until(what: &str, mut check: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !check() {
+        assert!(Instant::now() < deadline, "in vain: {what}");
+        std::thread::yield_now();
+    }
+}
+
+/// The host as a consumer's thread sees it, on an actix system of its own.
+fn with_host(run: impl FnOnce(&GroupHost<Sums>, &mut World) + Send + 'static) {
+    System::new().block_on(async move {
+        let mut w = World::new().await;
+        let config = HostConfig {
+            topics: w.topics.clone(),
+            connect: w.connect(w.database.url()),
+            clock: ManualClock::at(Micros(1)),
+            owner: "host".to_owned(),
+            tick: Duration::from_millis(50),
+        };
+        let host = GroupHost::new(config, 2, Sums::default);
+        tokio::task::spawn_blocking(move || {
+            run(&host, &mut w);
+            host.close();
+        })
+        .await
+        .unwrap();
+    });
+}
+
+fn ask(w: &World, sql: &str) -> i64 {
+    tokio::runtime::Handle::current().block_on(w.count(sql))
+}
+
+#[test]
+fn the_host_starts_feeds_and_lets_go() {
+    with_host(|host, w| {
+        let answers = host.assigned(&[0, 1], Duration::from_secs(5));
+        assert!(
+            answers
+                .iter()
+                .all(|(_, a)| a.as_ref().is_ok_and(|p| p[0].next_offset == 0)),
+            "{answers:?}"
+        );
+        assert_eq!(host.owned(), [0, 1]);
+        let batch = w.batch(&["a=1", "a=2"]);
+        host.batch(batch).unwrap();
+        until("the batch is committed", || host.in_flight(0).records == 0);
+        assert!(
+            host.progress()
+                .iter()
+                .any(|(p, at)| *p == 0 && at.next_offset == 2)
+        );
+        host.revoked(&[0, 1], false);
+        assert_eq!(host.owned(), [0i32; 0]);
+        let late = w.batch(&["a=4"]);
+        assert!(host.batch(late).is_err(), "what was let go takes nothing");
+        assert_eq!(ask(w, "SELECT sum FROM sums WHERE name = 'a'"), 3);
+    });
+}
+
+#[test]
+fn a_stopped_partition_is_named_and_comes_back_when_resumed() {
+    with_host(|host, w| {
+        host.assigned(&[0], Duration::from_secs(5));
+        let batch = w.batch(&["nonsense"; 60]);
+        host.batch(batch).unwrap();
+        until("the stop is seen", || !host.stopped().is_empty());
+        assert!(host.wants_reassignment().is_empty());
+        let answer = host.assigned(&[0], Duration::from_secs(5));
+        assert!(
+            matches!(
+                &answer[..],
+                [(0, Err(millrace_topics::contract::ClaimError::Stopped(_)))]
+            ),
+            "{answer:?}"
+        );
+        let resumed = "UPDATE ownership SET stopped_reason = NULL";
+        tokio::runtime::Handle::current()
+            .block_on(w.client.batch_execute(resumed))
+            .unwrap();
+        until("the resume is seen", || host.wants_reassignment() == [0]);
+        let answer = host.assigned(&[0], Duration::from_secs(5));
+        assert!(
+            matches!(&answer[..], [(0, Ok(at))] if at[0].next_offset == 50),
+            "{answer:?}"
+        );
+        assert!(host.stopped().is_empty());
+    });
+}
+
+#[test]
+fn a_paused_group_takes_no_records_and_goes_on_when_resumed() {
+    with_host(|host, w| {
+        host.assigned(&[0], Duration::from_secs(5));
+        let handle = tokio::runtime::Handle::current();
+        handle
+            .block_on(
+                w.client
+                    .batch_execute("INSERT INTO paused_groups VALUES ('sums', now(), 'test')"),
+            )
+            .unwrap();
+        until("the pause is seen", || {
+            host.in_flight(0).records == usize::MAX
+        });
+        let batch = w.batch(&["a=1"]);
+        let back = host.batch(batch).expect_err("paused");
+        handle
+            .block_on(w.client.batch_execute("DELETE FROM paused_groups"))
+            .unwrap();
+        until("the resume is seen", || host.in_flight(0).records == 0);
+        host.batch(back).unwrap();
+        until("the batch is committed", || host.in_flight(0).records == 0);
+        assert_eq!(ask(w, "SELECT sum FROM sums WHERE name = 'a'"), 1);
+    });
+}
+
+#[test]
+fn a_claim_waits_for_a_hung_owner_no_longer_than_it_is_told_and_names_it() {
+    with_host(|host, w| {
+        let handle = tokio::runtime::Handle::current();
+        host.assigned(&[0], Duration::from_secs(5));
+        host.revoked(&[0], false);
+        handle
+            .block_on(
+                w.client
+                    .batch_execute("BEGIN; SELECT 1 FROM ownership WHERE partition = 0 FOR UPDATE"),
+            )
+            .unwrap();
+        let answer = host.assigned(&[0], Duration::from_secs(5));
+        let named = |why: &str| why.contains("held by host");
+        assert!(
+            matches!(&answer[..], [(0, Err(millrace_topics::contract::ClaimError::Later(why)))] if named(why)),
+            "{answer:?}"
+        );
+        handle.block_on(w.client.batch_execute("ROLLBACK")).unwrap();
+        assert!(host.assigned(&[0], Duration::from_secs(5))[0].1.is_ok());
+    });
+}
