@@ -87,7 +87,15 @@ impl<'a> Driver<'a> {
         })
     }
 
-    /// What was sent so far.
+    /// Records that the log has so far.
+    #[must_use]
+    pub fn accepted(&self) -> u64 {
+        let sent = self.sent.lock().unwrap_or_else(PoisonError::into_inner);
+        sent.accepted()
+    }
+
+    /// What was sent.
+    #[must_use]
     pub fn into_sent(self) -> Sent {
         self.sent
             .into_inner()

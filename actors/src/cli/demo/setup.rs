@@ -29,14 +29,21 @@ pub fn http_client() -> anyhow::Result<reqwest::Client> {
         .context("the HTTP client")
 }
 
-/// Makes networks, offers and campaigns, fills their ids in, and waits until the doors know them.
+/// Makes networks, offers and campaigns at the API under `admin`, fills their ids in, and waits until the
+/// doors know them.
 ///
 /// # Errors
 /// The API refuses, or the doors do not come to know it.
-pub async fn make(base: &str, key: &str, scenery: &mut Scenery) -> anyhow::Result<()> {
+pub async fn make(
+    admin: &str,
+    doors: &str,
+    key: &str,
+    scenery: &mut Scenery,
+) -> anyhow::Result<()> {
     let api = Api {
         client: http_client()?,
-        base: base.to_owned(),
+        admin: admin.to_owned(),
+        doors: doors.to_owned(),
         key: key.to_owned(),
     };
     for network in &mut scenery.networks {
@@ -69,7 +76,7 @@ pub async fn make(base: &str, key: &str, scenery: &mut Scenery) -> anyhow::Resul
                 &json!({
                     "name": offer.name,
                     "url_template": format!("https://shop.example/welcome?{CLICK_PARAMETER}={{click_id}}&from={{link_id}}"),
-                    "network": network.map(|n| &n.id),
+                    "network_id": network.map(|n| &n.id),
                     "payout": offer.payout.to_string(),
                     "currency": "USD",
                 }),
@@ -103,7 +110,8 @@ pub async fn make(base: &str, key: &str, scenery: &mut Scenery) -> anyhow::Resul
 
 struct Api {
     client: reqwest::Client,
-    base: String,
+    admin: String,
+    doors: String,
     key: String,
 }
 
@@ -111,7 +119,7 @@ impl Api {
     async fn post(&self, path: &str, body: &Value) -> anyhow::Result<Value> {
         let answer = self
             .client
-            .post(format!("{}{path}", self.base))
+            .post(format!("{}{path}", self.admin))
             .header(AUTHORIZATION, format!("Bearer {}", self.key))
             .json(body)
             .send()
@@ -130,7 +138,7 @@ impl Api {
         let deadline = Instant::now() + KNOWN_WITHIN;
         for campaign in &scenery.campaigns {
             loop {
-                let url = format!("{}/c/{}", self.base, campaign.id);
+                let url = format!("{}/c/{}", self.doors, campaign.id);
                 let status = self.client.head(url).send().await?.status().as_u16();
                 if status == 302 {
                     break;

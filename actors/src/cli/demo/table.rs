@@ -1,6 +1,8 @@
 //! The report as a table for people.
 
 use super::report::Report;
+use super::scenery::{NORTH, Scenery};
+use super::stage::Stage;
 use comfy_table::{CellAlignment, Table, presets};
 use std::fmt::Write as _;
 
@@ -77,6 +79,35 @@ pub fn render(report: &Report) -> String {
         )
     };
     out
+}
+
+/// Where everything is, and three things to try. Key and secret are shown: they are the demo's, and die with its data.
+#[must_use]
+pub fn try_these(stage: &Stage, scenery: &Scenery) -> String {
+    let secret = scenery
+        .networks
+        .get(NORTH)
+        .map_or("", |n| n.secret.as_str());
+    let campaign = scenery.campaigns.first().map_or("", |c| c.id);
+    let (doors, admin, key, database) =
+        (&stage.doors, &stage.admin, &stage.key, &stage.database_url);
+    let program =
+        std::env::current_exe().map_or_else(|_| "millrace".to_owned(), |p| p.display().to_string());
+    format!(
+        "The demo stays up until Ctrl-C.\n\
+         \n  doors      {doors}/c/{campaign}   {doors}/e   {doors}/pb\
+         \n  health     {doors}/healthz   {doors}/metrics\
+         \n  admin API  {admin}/v1/conversions   (key {key})\
+         \n  database   {database}\n\
+         \nThree things to try, in another terminal:\n\
+         \n1. Click on an ad. The answer leads to the shop and carries the click id:\n\
+         \n   CLICK=$(curl -s -o /dev/null -w '%{{redirect_url}}' '{doors}/c/{campaign}?fbclid=me&utm_source=me' | sed 's/.*cid=//; s/&.*//'); echo $CLICK\n\
+         \n2. Report a sale for it, as its network would; a second time it changes nothing:\n\
+         \n   curl -s \"{doors}/pb?secret={secret}&click_id=$CLICK&payout=49.90&txid=mine-1\"\n\
+         \n3. See what is known of it, and the latest conversions:\n\
+         \n   DATABASE_URL='{database}' {program} trace $CLICK --workspace demo\
+         \n   curl -s -H 'Authorization: Bearer {key}' '{admin}/v1/conversions?limit=3'\n"
+    )
 }
 
 fn table(header: [&str; 3]) -> Table {

@@ -1,0 +1,175 @@
+//! What the README tells a reader to type works: its shell blocks are run, in order, as one session; commands named in its prose
+//! exist; its settings load.
+
+use millrace_tests::postgres::TestDatabase;
+use millrace_tests::process::{free_address, product};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("the workspace")
+        .to_owned()
+}
+
+fn readme() -> String {
+    std::fs::read_to_string(root().join("README.md")).expect("README.md")
+}
+
+/// Contents of the fenced blocks of a language.
+fn blocks(text: &str, language: &str) -> Vec<String> {
+    let open = format!("```{language}");
+    let mut found = Vec::new();
+    let mut block: Option<String> = None;
+    for line in text.lines() {
+        match &mut block {
+            None if line == open => block = Some(String::new()),
+            None => {}
+            Some(_) if line == "```" => found.extend(block.take()),
+            Some(text) => {
+                text.push_str(line);
+                text.push('\n');
+            }
+        }
+    }
+    assert!(block.is_none(), "a block is not closed");
+    found
+}
+
+/// Lines that CI runs elsewhere: `make` by `.ci/run`, and builds, which the tests' own build stands for.
+fn is_run_elsewhere(line: &str) -> bool {
+    line.starts_with("make ") || line.starts_with("cargo ") || line.contains("target/release")
+}
+
+/// Stands for `millrace` on the path. Where a reader would look first and type then, it waits: a trace for its conversion, a
+/// replay for its dead letter.
+fn stand_in(product: &Path) -> String {
+    format!(
+        r#"#!/usr/bin/env bash
+until_seen() {{
+  for _ in $(seq 300); do if {product} "${{@:2}}" 2>/dev/null | grep -q "$1"; then return 0; fi; sleep 0.1; done
+  echo "never seen: $1 in: millrace ${{*:2}}" >&2
+  return 1
+}}
+case "$1 $2" in
+  "trace "*) until_seen onversion "$@" || exit 1 ;;
+  "dlq replay") until_seen journey_unknown dlq list || exit 1 ;;
+esac
+exec {product} "$@"
+"#,
+        product = product.display()
+    )
+}
+
+#[tokio::test]
+async fn its_shell_blocks_run_in_order() {
+    let database = TestDatabase::create().await;
+    let address = free_address().expect("a port");
+    let directory = std::env::temp_dir().join(format!("millrace-readme-{}", std::process::id()));
+    let bin = directory.join("bin");
+    std::fs::create_dir_all(&bin).expect("a directory");
+    let millrace = bin.join("millrace");
+    std::fs::write(&millrace, stand_in(&product().expect("the product"))).expect("the stand-in");
+    std::fs::set_permissions(&millrace, PermissionsExt::from_mode(0o755)).expect("executable");
+
+    let mut script =
+        String::from("set -euo pipefail\ntrap 'kill -KILL $(jobs -p) 2>/dev/null || true' EXIT\n");
+    let blocks = blocks(&readme(), "sh");
+    assert!(blocks.len() >= 10, "only {} shell blocks", blocks.len());
+    for block in &blocks {
+        for line in block.lines().filter(|l| !is_run_elsewhere(l)) {
+            script.push_str(line);
+            script.push('\n');
+        }
+    }
+    script.push_str("echo; echo THE END\n");
+    let path = format!("{}:{}", bin.display(), std::env::var("PATH").expect("PATH"));
+    let running = tokio::task::spawn_blocking({
+        let (directory, url) = (directory.clone(), database.url().to_owned());
+        move || {
+            Command::new("timeout")
+                .args(["--kill-after=5", "120", "bash", "-c", &script])
+                .current_dir(&directory)
+                .env("PATH", path)
+                .env("DATABASE_URL", url)
+                .env("URL", format!("http://{address}"))
+                .env("MILLRACE_HTTP__DOORS", address.to_string())
+                .env("MILLRACE_HTTP__ADMIN", address.to_string())
+                // A second, not a day: the README replays what waited in vain.
+                .env("MILLRACE_ATTRIBUTION__PARK_FOR_S", "1")
+                .stdin(Stdio::null())
+                .output()
+                .expect("bash runs")
+        }
+    });
+    let done = tokio::time::timeout(Duration::from_secs(150), running)
+        .await
+        .expect("it ends")
+        .expect("it ran");
+    let out = String::from_utf8_lossy(&done.stdout);
+    let err = String::from_utf8_lossy(&done.stderr);
+    assert!(
+        done.status.success() && out.contains("THE END"),
+        "{}\n--- stdout\n{out}\n--- stderr\n{err}",
+        done.status
+    );
+    let _ = std::fs::remove_dir_all(&directory);
+}
+
+/// `millrace topics switch` in the prose is `["topics", "switch"]`.
+fn commands_in_prose(text: &str) -> Vec<Vec<String>> {
+    text.split('`')
+        .skip(1)
+        .step_by(2)
+        .filter_map(|code| code.strip_prefix("millrace "))
+        .map(|words| {
+            words
+                .split(' ')
+                .take_while(|w| w.chars().all(|c| c.is_ascii_lowercase()))
+                .map(str::to_owned)
+                .collect()
+        })
+        .collect()
+}
+
+#[test]
+fn commands_named_in_its_prose_exist() {
+    let text = readme();
+    let fenced: Vec<&str> = text.split("\n```").step_by(2).collect();
+    let commands = commands_in_prose(&fenced.join("\n"));
+    assert!(commands.len() >= 4, "{commands:?}");
+    let product = product().expect("the product");
+    for words in commands {
+        let done = Command::new(&product)
+            .args(&words)
+            .arg("--help")
+            .output()
+            .expect("it runs");
+        assert!(done.status.success(), "millrace {words:?} --help");
+    }
+}
+
+#[test]
+fn its_make_commands_are_run_by_ci() {
+    let ci = std::fs::read_to_string(root().join(".ci/run")).expect(".ci/run");
+    for line in blocks(&readme(), "sh").concat().lines() {
+        if line.starts_with("make ") {
+            assert!(ci.contains(line), "{line}");
+        }
+    }
+}
+
+#[test]
+fn its_settings_load() {
+    for (n, block) in blocks(&readme(), "toml").iter().enumerate() {
+        let path =
+            std::env::temp_dir().join(format!("millrace-readme-{}-{n}.toml", std::process::id()));
+        std::fs::write(&path, block).expect("the file");
+        let loaded = millrace::settings::load(Some(&path));
+        let _ = std::fs::remove_file(&path);
+        assert!(loaded.is_ok(), "{block}: {:?}", loaded.err());
+    }
+}
