@@ -218,7 +218,7 @@ impl Author<'_> {
                 let raised = deal.payout + Decimal::new(150, 2);
                 let mut approving = said(self, Status::Approved);
                 approving.fields.push(self.payout(network, raised));
-                self.postback(LATER, approving, DUPLICATE);
+                self.postback(LATER, approving, APPLIED);
                 self.expected().status_changes += 1;
                 self.book(Booking::new(
                     &deal.txid,
@@ -230,7 +230,7 @@ impl Author<'_> {
             }
             4..=5 => {
                 let refusing = said(self, Status::Rejected);
-                self.postback(LATER, refusing, DUPLICATE);
+                self.postback(LATER, refusing, APPLIED);
                 self.expected().status_changes += 1;
                 self.book(deal.booked(Status::Rejected));
             }
@@ -249,11 +249,12 @@ impl Author<'_> {
             return;
         }
         let back = deal.says(&[deal.txid(), self.status(deal.network, Status::Rejected)]);
-        self.postback(LATER, back, DUPLICATE);
         if self.network(deal.network).loose {
+            self.postback(LATER, back, APPLIED);
             self.expected().status_changes += 1;
             self.book(deal.booked(Status::Rejected));
         } else {
+            self.postback(LATER, back, DUPLICATE);
             self.book(deal.booked(Status::Approved));
         }
     }

@@ -30,7 +30,7 @@ pub struct Recount {
     pub log: Counts,
     /// Records that appear under more than one outcome. None, if all is well.
     pub twice: i64,
-    /// Applied postbacks without their conversion, and conversions without an applied postback.
+    /// Applied postbacks without a conversion or a change of one, and the reverse.
     pub unbooked: i64,
     /// Records that the log calls parked and that do not wait, and the reverse.
     pub lost_parked: i64,
@@ -93,8 +93,9 @@ SELECT (SELECT count(*) FROM applied), (SELECT count(*) FROM parked_now), (SELEC
        (SELECT count(*) FROM dead), (SELECT count(*) - count(DISTINCT record_id) FROM every),
        (SELECT count(*) FROM visits), (SELECT count(*) FROM clicks)";
 
-/// `postbacks`: a conversion carries the id of the record that booked it; the log has one row at the receipt and one more at
-/// the end of a wait. Outcomes: 0 applied, 1 duplicate, 2 parked, 3 rejected, 4 dead-lettered.
+/// `postbacks`: a record is applied if it booked a conversion (whose id it is) or moved a booked one (whose history names it).
+/// The log has one row at the receipt and one more at the end of a wait. Outcomes: 0 applied, 1 duplicate, 2 parked, 3 rejected,
+/// 4 dead-lettered.
 const POSTBACKS: &str = "
 WITH receipts AS (
     SELECT record_id,
@@ -102,16 +103,17 @@ WITH receipts AS (
            count(*) FILTER (WHERE outcome <> 2) AS ends,
            max(outcome) FILTER (WHERE outcome <> 2) AS ended
     FROM postback_log GROUP BY record_id
+), applied AS (
+    SELECT conversion_id AS record_id FROM conversions UNION ALL SELECT record_id FROM conversion_history
 ), waiting AS (
     SELECT record_id FROM parked WHERE kind = 'postback'
 ), dead AS (
     SELECT record_id FROM dead_letters d JOIN topics t USING (topic_no) WHERE d.status = 'open' AND t.name = 'postbacks'
 ), lasting AS (
-    SELECT conversion_id AS record_id FROM conversions
-    UNION ALL SELECT record_id FROM receipts WHERE ended IN (1, 3)
+    SELECT record_id FROM applied UNION ALL SELECT record_id FROM receipts WHERE ended IN (1, 3)
     UNION ALL SELECT record_id FROM waiting UNION ALL SELECT record_id FROM dead
 )
-SELECT (SELECT count(*) FROM conversions),
+SELECT (SELECT count(*) FROM applied),
        (SELECT count(*) FROM receipts WHERE ended = 1),
        (SELECT count(*) FROM waiting),
        (SELECT count(*) FROM receipts WHERE ended = 3),
@@ -122,14 +124,14 @@ SELECT (SELECT count(*) FROM conversions),
        (SELECT count(*) - count(DISTINCT record_id) FROM lasting)
            + (SELECT count(*) FROM receipts WHERE ends > 1 OR waits > 1),
        (SELECT count(*) FROM (SELECT record_id FROM receipts WHERE ended = 0) r
-            FULL JOIN conversions c ON c.conversion_id = r.record_id
-            WHERE r.record_id IS NULL OR c.conversion_id IS NULL),
+            FULL JOIN applied a USING (record_id)
+            WHERE r.record_id IS NULL OR a.record_id IS NULL),
        (SELECT count(*) FROM (SELECT record_id FROM receipts WHERE ends = 0) r
             FULL JOIN waiting w USING (record_id)
             WHERE r.record_id IS NULL OR w.record_id IS NULL),
        (SELECT count(*) FROM receipts WHERE waits > 0 AND ends > 0),
        (SELECT count(*) FROM conversion_history),
-       (SELECT count(*) FROM postback_log WHERE outcome = 1 AND reason = 'status_changed'),
+       (SELECT count(*) FROM postback_log WHERE outcome = 0 AND reason = 'status_changed'),
        (SELECT count(*) FROM conversions c
             WHERE NOT EXISTS (SELECT 1 FROM conversion_keys k WHERE k.conversion_id = c.conversion_id))
            + (SELECT count(*) FROM conversion_keys k

@@ -134,7 +134,7 @@ pub fn checks(expected: &Expected, sent: &Sent, found: &Recount) -> Vec<Check> {
         found.log,
     );
     all.push(
-        "conversions without their postback, or the reverse",
+        "conversions and changes without their postback, or the reverse",
         0,
         found.unbooked,
     );
