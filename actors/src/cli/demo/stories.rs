@@ -153,11 +153,11 @@ impl<'a> Author<'a> {
         });
         self.send(PAGES, click, Expect::Ends(Outcome::Applied));
         let id = ClickId::Minted(slot);
-        if dice.percent(10) {
+        if dice.percent(25) {
             // The landing page has the beacon's script too: the direct link was the click already.
             self.beacon(AFTER, &id, &campaign, Outcome::Duplicate);
         }
-        if dice.percent(35) {
+        if dice.percent(50) {
             self.report(line, dice, &id, place);
         }
     }
@@ -189,7 +189,7 @@ impl<'a> Author<'a> {
             self.early_report(line, dice, &id, place);
             return;
         }
-        if dice.percent(4) {
+        if dice.percent(7) {
             // The server saw no answer and sends the line again.
             self.repeats.push(visit.clone());
             self.expected()
@@ -200,13 +200,13 @@ impl<'a> Author<'a> {
             return;
         }
         match dice.below(100) {
-            0..=32 => {
+            0..=59 => {
                 self.click(line, dice, &id, &campaign);
-                if dice.percent(30) {
+                if dice.percent(40) {
                     self.report(line, dice, &id, place);
                 }
             }
-            33..=35 => {
+            60..=62 => {
                 // A page that names another campaign than the one it was served for.
                 let other = self
                     .scenery
