@@ -2,6 +2,7 @@
 
 mod attribution;
 mod attribution_model;
+mod demo;
 mod kafka_consumer;
 mod kafka_members;
 mod kafka_producer;

@@ -56,7 +56,7 @@ until_seen() {{
 }}
 case "$1 $2" in
   "trace "*) until_seen onversion "$@" || exit 1 ;;
-  "dlq replay") until_seen journey_unknown dlq list || exit 1 ;;
+  "dlq "*) until_seen journey_unknown dlq list || exit 1 ;;
 esac
 exec {product} "$@"
 "#,

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 mod context;
+pub mod demo;
 mod dlq;
 mod groups;
 mod key;
@@ -52,6 +53,8 @@ enum Command {
     Up(up::Args),
     /// One process of a deployment, by roles.
     Run(run::Args),
+    /// Replay real traffic against everything of `up`, and see that it adds up.
+    Demo(demo::Args),
     /// Bring the database's schema up to date.
     Migrate(migrate::Args),
     /// Topics of the log: list, create, check, grow, switch the backend.
@@ -77,8 +80,6 @@ enum Command {
     #[command(subcommand)]
     Key(key::Args),
 }
-
-pub mod demo;
 
 /// Runs the command line.
 #[must_use]
@@ -111,6 +112,7 @@ fn dispatch(command: Command, context: Context) -> anyhow::Result<ExitCode> {
     let command = match command {
         Command::Up(args) => return actix_rt::System::new().block_on(up::run(&context, args)),
         Command::Run(args) => return actix_rt::System::new().block_on(run::run(&context, args)),
+        Command::Demo(args) => return actix_rt::System::new().block_on(demo::run(&context, args)),
         other => other,
     };
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -119,7 +121,7 @@ fn dispatch(command: Command, context: Context) -> anyhow::Result<ExitCode> {
     let done = runtime.block_on(async {
         match command {
             // Answered above: they bring their own runtime.
-            Command::Up(_) | Command::Run(_) => Ok(ExitCode::SUCCESS),
+            Command::Up(_) | Command::Run(_) | Command::Demo(_) => Ok(ExitCode::SUCCESS),
             Command::Migrate(args) => migrate::run(&context, args).await,
             Command::Topics(args) => topics::run(&context, args).await,
             Command::Lag(args) => lag::run(&context, args).await,
