@@ -35,7 +35,7 @@ async fn a_commit_s_reply_is_eaten_and_the_commit_stands() {
     proxy.eat_commit_reply(1);
     for (name, known) in [("first", true), ("second", false), ("third", true)] {
         let mut client = postgres::connect(&url).await;
-        // A transaction without the marker is neither counted nor eaten.
+        // A transaction before the marker is neither counted nor eaten.
         let other = client.transaction().await.unwrap();
         other.batch_execute("SELECT 1").await.unwrap();
         other.commit().await.unwrap();

@@ -9,7 +9,9 @@
 //! - [`proxy`]: a TCP proxy that cuts, stalls, delays and eats the reply to a COMMIT.
 //! - [`receivers`]: HTTP receivers that write down what they are sent.
 //! - [`generator`]: records for the log, each with what is right for it. [`recount`]: the store's facts against that list.
+//! - [`deployment`]: all of it together: a database, a log, the product's processes over them.
 
+pub mod deployment;
 pub mod generator;
 pub mod kafka;
 pub mod model;

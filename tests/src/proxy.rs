@@ -1,10 +1,10 @@
 //! A TCP proxy that misbehaves on demand: cuts, stalls, delays, and eats the reply to a COMMIT.
 //!
-//! It reads just enough of PostgreSQL's protocol (version 3, without TLS) to see message borders, what statements a client
-//! has sent since its last BEGIN, and the server's `CommandComplete` of a COMMIT: at that moment the server has committed and
+//! It reads just enough of PostgreSQL's protocol (version 3, without TLS) to see message borders, what statements a connection
+//! has sent or prepared, and the server's `CommandComplete` of a COMMIT: at that moment the server has committed and
 //! the client does not know it. Other protocols pass through unread.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -35,7 +35,7 @@ struct Control {
     cuts: watch::Sender<u64>,
     /// COMMIT replies still to be eaten, each after so many others have passed.
     to_eat: Mutex<VecDeque<u32>>,
-    /// Only transactions that sent this text are counted and eaten.
+    /// Only COMMITs of connections that have sent this text are counted and eaten.
     marker: Mutex<Option<String>>,
     eaten: AtomicU32,
     connections: AtomicU64,
@@ -133,7 +133,7 @@ impl Proxy {
         lock(&self.control.to_eat).push_back(skip);
     }
 
-    /// Only transactions that sent a statement with this text count as COMMITs to skip or to eat.
+    /// Only COMMITs of connections that have sent or prepared a statement with this text are skipped or eaten.
     pub fn eat_only_after(&self, marker: &str) {
         *lock(&self.control.marker) = Some(marker.to_owned());
     }
@@ -212,10 +212,10 @@ async fn startup(client: &mut TcpStream, server: &mut TcpStream) -> io::Result<(
     }
 }
 
-/// What a client has said since its last BEGIN.
+/// The statements a connection has sent or prepared.
 #[derive(Debug, Default)]
 struct Spoken {
-    statements: String,
+    statements: HashSet<String>,
 }
 
 /// Cuts a stream into messages and reads those that matter.
@@ -273,22 +273,15 @@ impl<'a> Reader<'a> {
             _ => return,
         };
         let text = String::from_utf8_lossy(text.unwrap_or_default());
-        let mut spoken = lock(self.spoken);
-        let begins = |word: &str| {
-            text.trim_start()
-                .get(..word.len())
-                .is_some_and(|t| t.eq_ignore_ascii_case(word))
-        };
-        if begins("BEGIN") || begins("START TRANSACTION") {
-            spoken.statements.clear();
-        }
-        spoken.statements.push_str(&text);
-        spoken.statements.push('\n');
+        lock(self.spoken).statements.insert(text.into_owned());
     }
 
     fn is_to_be_eaten(&self, control: &Control) -> bool {
         if let Some(marker) = lock(&control.marker).as_deref()
-            && !lock(self.spoken).statements.contains(marker)
+            && !lock(self.spoken)
+                .statements
+                .iter()
+                .any(|s| s.contains(marker))
         {
             return false;
         }

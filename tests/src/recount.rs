@@ -12,7 +12,7 @@ pub use counters::{counters, positions};
 use crate::generator::{End, List, Topic};
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
-use tokio_postgres::Client;
+use tokio_postgres::GenericClient;
 
 /// What a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -200,7 +200,7 @@ impl Produced {
 ///
 /// # Errors
 /// The store failed.
-pub async fn recount(store: &Client, produced: &Produced) -> anyhow::Result<Report> {
+pub async fn recount(store: &impl GenericClient, produced: &Produced) -> anyhow::Result<Report> {
     let mut report = Report {
         records: produced.list.records.len(),
         ..Report::default()
@@ -218,7 +218,10 @@ pub async fn recount(store: &Client, produced: &Produced) -> anyhow::Result<Repo
 ///
 /// # Errors
 /// The store failed.
-pub async fn recount_all(store: &Client, produced: &Produced) -> anyhow::Result<Report> {
+pub async fn recount_all(
+    store: &impl GenericClient,
+    produced: &Produced,
+) -> anyhow::Result<Report> {
     let mut report = recount(store, produced).await?;
     report.extend(counters(store, produced).await?);
     report.extend(positions(store, produced).await?);
@@ -230,7 +233,7 @@ pub async fn recount_all(store: &Client, produced: &Produced) -> anyhow::Result<
 ///
 /// # Errors
 /// The store failed.
-pub async fn ledger(store: &Client) -> anyhow::Result<Vec<String>> {
+pub async fn ledger(store: &impl GenericClient) -> anyhow::Result<Vec<String>> {
     let rows = store
         .query(
             "SELECT line FROM (
@@ -266,8 +269,8 @@ pub fn difference(first: &[String], second: &[String]) -> Vec<String> {
         .collect()
 }
 
-/// The record's outcome as the facts show it.
-type Ends = HashMap<usize, End>;
+/// How each record ended, and why, as far as facts show it: all postbacks, and whatever waits, was refused or died.
+type Ends = HashMap<usize, (End, String)>;
 
 fn allows(produced: &Produced, i: usize, end: End, reason: &str) -> bool {
     produced.list.records[i]

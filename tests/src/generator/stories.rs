@@ -221,7 +221,7 @@ fn pending_then_approved(t: &mut Teller, of: Subject) {
         duplicate(),
     );
     t.later(FAR);
-    let changed = ends_with(End::Duplicate, "status_changed");
+    let changed = ends_with(End::Applied, "status_changed");
     let paid = *t
         .rng
         .pick(&[("payout=8.25&", 825), ("", 500), ("payout=&", 500)]);
@@ -251,7 +251,7 @@ fn pending_then_rejected(t: &mut Teller, of: Subject) {
         applied(),
     );
     t.later(FAR);
-    let changed = ends_with(End::Duplicate, "status_changed");
+    let changed = ends_with(End::Applied, "status_changed");
     t.postback(&of, &format!("txid={txid}&status=rejected"), changed);
     t.later(FAR);
     let conflict = ends_with(End::Duplicate, "status_conflict");
@@ -273,7 +273,7 @@ fn reversal(t: &mut Teller, of: Subject) {
     let first = t.postback(&of, &format!("txid={txid}&payout=20"), applied());
     t.later(FAR);
     let (rules, right) = if allowed {
-        let right = ends_with(End::Duplicate, "status_changed");
+        let right = ends_with(End::Applied, "status_changed");
         (json!({"reversals": true}), right)
     } else {
         (Value::Null, ends_with(End::Duplicate, "status_conflict"))
@@ -435,7 +435,7 @@ fn contested_approval(t: &mut Teller, of: Subject) {
     let second = t.postback(
         &other,
         &format!("{named}&payout=5.5&status=approved"),
-        contested(),
+        applied(),
     );
     let names = [Some(&*name), None, None, None];
     let ways = vec![
@@ -601,6 +601,22 @@ fn poison(t: &mut Teller, of: Subject) {
             let body =
                 json!({"v": 1, "workspace": of.workspace, "network": "nw_1", "query": query});
             t.raw(&of, Topic::Postbacks, body, dead);
+        }
+    }
+}
+
+impl Teller {
+    /// Postbacks and clicks of unknown clicks that nobody visits before they have waited too long.
+    pub fn unknown_clicks_that_expire(&mut self, n: usize) {
+        let expired = ends_with(End::DeadLettered, "journey_unknown");
+        for _ in 0..n {
+            let of = subject(self, "expiring");
+            let serial = self.serial();
+            let query = format!("external_conversion_id=x{serial}&payout=1");
+            self.postback(&of, &query, expired.clone());
+            if self.rng.one_in(3) {
+                self.click(&of, 0, expired.clone());
+            }
         }
     }
 }

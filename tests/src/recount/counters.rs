@@ -3,13 +3,13 @@
 use super::{Kind, Produced, Report};
 use crate::generator::End;
 use std::collections::BTreeMap;
-use tokio_postgres::Client;
+use tokio_postgres::GenericClient;
 
 /// Outcome counters: their sum over a partition is what the partition has consumed, their totals are the list's.
 ///
 /// # Errors
 /// The store failed.
-pub async fn counters(store: &Client, produced: &Produced) -> anyhow::Result<Report> {
+pub async fn counters(store: &impl GenericClient, produced: &Produced) -> anyhow::Result<Report> {
     let mut report = Report::default();
     let rows = store
         .query(
@@ -32,24 +32,42 @@ pub async fn counters(store: &Client, produced: &Produced) -> anyhow::Result<Rep
             report.add(Kind::Counter, what);
         }
     }
-    let mut totals = produced.list.totals();
-    totals.retain(|_, n| *n != 0);
+    // What was counted of each partition must be what became of its records: as the facts show it, or as the list says
+    // where it leaves no fact.
+    let ends = super::facts::ends(store, produced, &mut Report::default()).await?;
+    let mut balance: BTreeMap<(i32, i32, End), (i64, i64)> = BTreeMap::new();
+    for (i, place) in produced.places.iter().enumerate() {
+        let right = produced.list.records[i].right.first().map(|r| r.end);
+        if let Some(end) = ends.get(&i).map(|(end, _)| *end).or(right) {
+            balance
+                .entry((place.topic_no, place.partition, end))
+                .or_default()
+                .0 += 1;
+        }
+    }
     let rows = store
-        .query("SELECT outcome, sum(n)::bigint FROM outcomes WHERE group_name = 'attribution' GROUP BY 1", &[])
+        .query(
+            "SELECT topic_no, partition, outcome, sum(n)::bigint FROM outcomes
+             WHERE group_name = 'attribution' GROUP BY 1, 2, 3",
+            &[],
+        )
         .await?;
-    let counted: BTreeMap<End, i64> = rows
-        .iter()
-        .filter_map(|r| {
-            let code: i16 = r.get(0);
-            Some((End::ALL.into_iter().find(|e| e.code() == code)?, r.get(1)))
-        })
-        .filter(|(_, n)| *n != 0)
-        .collect();
-    if counted != totals {
-        report.add(
-            Kind::Counter,
-            format!("outcomes are {counted:?}, not {totals:?}"),
-        );
+    for row in &rows {
+        report.rows += 1;
+        let code: i16 = row.get(2);
+        match End::ALL.into_iter().find(|e| e.code() == code) {
+            Some(end) => {
+                balance.entry((row.get(0), row.get(1), end)).or_default().1 += row.get::<_, i64>(3)
+            }
+            None => report.add(Kind::Counter, format!("outcome {code} is counted")),
+        }
+    }
+    for ((topic, partition, end), (is, counted)) in balance {
+        if is != counted {
+            let what =
+                format!("{topic}-{partition}: {is} records ended {end:?}, {counted} are counted");
+            report.add(Kind::Counter, what);
+        }
     }
     Ok(report)
 }
@@ -58,7 +76,7 @@ pub async fn counters(store: &Client, produced: &Produced) -> anyhow::Result<Rep
 ///
 /// # Errors
 /// The store failed.
-pub async fn positions(store: &Client, produced: &Produced) -> anyhow::Result<Report> {
+pub async fn positions(store: &impl GenericClient, produced: &Produced) -> anyhow::Result<Report> {
     let mut report = Report::default();
     let rows = store
         .query(

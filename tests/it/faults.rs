@@ -1,0 +1,119 @@
+//! What all fault runs share: a log that notices a dead member soon, a deployment with records in it, seeded moments.
+
+use millrace_tests::deployment::{Deployment, Log};
+use millrace_tests::generator::{List, Plan, Rng};
+use millrace_tests::kafka::{self, Kafka};
+use millrace_tests::process::Process;
+use millrace_tests::recount::Produced;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::sync::{Mutex, MutexGuard, OnceCell};
+
+/// How long a member of a group may be silent, in these runs: a member that was killed holds its partitions that long.
+pub const SESSION: Duration = Duration::from_millis(1_500);
+
+/// `MILLRACE_FAULT_SEED` of a run that is to be seen again; else the time.
+pub fn seed() -> u64 {
+    let seed = std::env::var("MILLRACE_FAULT_SEED")
+        .ok()
+        .and_then(|s| s.parse().ok())
+        .unwrap_or_else(|| now() as u64 / 1_000);
+    eprintln!("MILLRACE_FAULT_SEED={seed}");
+    seed
+}
+
+/// Microseconds since 1970.
+pub fn now() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    i64::try_from(since.as_micros()).unwrap()
+}
+
+/// One fault run at a time: each wants the machine's two cores.
+pub async fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::const_new(());
+    TURN.lock().await
+}
+
+/// The broker of all fault runs; `None` where Kafka is absent.
+pub async fn kafka() -> Option<&'static Kafka> {
+    static KAFKA: OnceCell<Kafka> = OnceCell::const_new();
+    if kafka::is_absent() {
+        eprintln!("not run: Apache Kafka is absent");
+        return None;
+    }
+    let properties = format!(
+        "\ngroup.consumer.min.session.timeout.ms={0}\ngroup.consumer.session.timeout.ms={0}\n\
+         group.consumer.min.heartbeat.interval.ms=300\ngroup.consumer.heartbeat.interval.ms=400\n",
+        SESSION.as_millis()
+    );
+    let start = move || Kafka::start_with(&properties, &[]);
+    let kafka = KAFKA.get_or_init(|| async {
+        tokio::task::spawn_blocking(start)
+            .await
+            .expect("Kafka starts")
+    });
+    Some(kafka.await)
+}
+
+/// A plan of so many records that were accepted within the last ten minutes.
+pub fn plan(seed: u64, records: usize, partitions: i32) -> Plan {
+    Plan {
+        seed,
+        records,
+        partitions,
+        start: now() - 600_000_000,
+        step: 2_000,
+        poison: true,
+    }
+}
+
+/// A deployment on Kafka; topics of its own.
+pub async fn on_kafka(kafka: &Kafka, name: &str, partitions: i32) -> anyhow::Result<Deployment> {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let n = NEXT.fetch_add(1, Ordering::Relaxed);
+    let log = Log::Kafka {
+        brokers: kafka.brokers().to_owned(),
+        prefix: format!("{name}-{}-{n}-", std::process::id()),
+    };
+    Deployment::start(name, log, partitions).await
+}
+
+/// A deployment on Kafka whose topics hold a list already, consumed in small transactions, so that a run has many moments.
+pub async fn preloaded(
+    kafka: &Kafka,
+    name: &str,
+    plan: Plan,
+    batch: usize,
+) -> anyhow::Result<(Deployment, Produced)> {
+    let mut deployment = on_kafka(kafka, name, plan.partitions).await?;
+    deployment.set("runtime.batch_records", batch);
+    let produced = deployment.produce(List::generate(plan)).await?;
+    Ok((deployment, produced))
+}
+
+/// A moment within a run: so many records further on, of what is left for this many lives.
+pub fn next_moment(rng: &mut Rng, at: i64, of: usize, lives: i64) -> i64 {
+    let left = (of as i64 - at).max(0) / lives.max(1);
+    let on = rng.below(left.max(1).cast_unsigned() * 2).cast_signed();
+    (at + on).min(of as i64 - 1).max(at)
+}
+
+/// Fails with the processes' last words beside the reason.
+pub fn with_words<T>(deployment: &Deployment, result: anyhow::Result<T>) -> T {
+    match result {
+        Ok(value) => value,
+        Err(error) => panic!("{error:#}\n{}", deployment.last_words()),
+    }
+}
+
+/// Waits until a process killed itself at a failpoint.
+pub async fn killed_itself(process: &mut Process) -> anyhow::Result<()> {
+    process.wait(millrace_tests::deployment::PATIENCE).await?;
+    anyhow::ensure!(
+        process.killed_by() == Some(libc::SIGKILL),
+        "{} ended otherwise:\n{}",
+        process.name(),
+        process.last_words(30)
+    );
+    Ok(())
+}

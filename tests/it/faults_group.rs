@@ -1,0 +1,115 @@
+//! Two processes share a group: one is killed, one stops breathing and comes back.
+
+use crate::faults::{kafka, next_moment, plan, preloaded, seed, turn, with_words};
+use millrace_tests::deployment::{Deployment, PATIENCE};
+use millrace_tests::generator::Rng;
+use millrace_tests::process::{Process, eventually};
+use std::collections::BTreeMap;
+
+/// Owner and epoch of each partition.
+pub async fn owners(deployment: &Deployment) -> anyhow::Result<BTreeMap<i32, (String, i64)>> {
+    let sql = "SELECT partition, owner, epoch FROM ownership WHERE group_name = 'attribution'";
+    let rows = deployment.store().await.query(sql, &[]).await?;
+    Ok(rows
+        .iter()
+        .map(|r| (r.get(0), (r.get(1), r.get(2))))
+        .collect())
+}
+
+/// Waits until both processes own partitions.
+async fn shared(deployment: &Deployment) -> anyhow::Result<BTreeMap<i32, (String, i64)>> {
+    eventually("two owners", PATIENCE, async || {
+        let owners = owners(deployment).await?;
+        let mut names: Vec<&String> = owners.values().map(|(name, _)| name).collect();
+        names.sort();
+        names.dedup();
+        Ok((names.len() == 2).then_some(owners))
+    })
+    .await
+}
+
+/// Waits until no partition has an owner that it had before.
+async fn handed_over(
+    deployment: &Deployment,
+    before: &BTreeMap<i32, (String, i64)>,
+) -> anyhow::Result<()> {
+    eventually("other owners of all partitions", PATIENCE, async || {
+        let now = owners(deployment).await?;
+        let moved = |(partition, (owner, _)): (&i32, &(String, i64))| {
+            now.get(partition).is_some_and(|(name, _)| name != owner)
+        };
+        Ok(before.iter().all(moved).then_some(()))
+    })
+    .await
+}
+
+fn both_live(first: &mut Process, second: &mut Process) -> anyhow::Result<()> {
+    for process in [first, second] {
+        if let Some(status) = process.ended() {
+            anyhow::bail!("{} ended with {status}", process.name());
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_of_two_is_killed() {
+    let _turn = turn().await;
+    let Some(kafka) = kafka().await else { return };
+    let seed = seed();
+    let mut rng = Rng::new(seed ^ 6);
+    let (deployment, produced) = preloaded(kafka, "pair", plan(seed, 30_000, 4), 50)
+        .await
+        .unwrap();
+    let run = async {
+        let mut first = deployment.attribution("first")?.spawn()?;
+        let mut second = deployment.attribution("second")?.spawn()?;
+        shared(&deployment).await?;
+        let at = deployment.progress().await;
+        let moment = next_moment(&mut rng, at, produced.places.len(), 2);
+        deployment.wait_for_progress(&mut first, moment).await?;
+        first.kill()?;
+        deployment.recounted(&produced).await?.ensure_right()?;
+        anyhow::ensure!(second.ended().is_none(), "the other gave up");
+        Ok(())
+    };
+    with_words(&deployment, run.await);
+}
+
+/// Stopped past its session wherever it stands: idle between batches, before a transaction, or with one open.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_of_two_is_stopped_past_its_session_and_continued() {
+    let _turn = turn().await;
+    let Some(kafka) = kafka().await else { return };
+    let seed = seed();
+    for point in ["", "batch.before_begin", "batch.before_commit"] {
+        let mut rng = Rng::new(seed ^ 7);
+        let plan = plan(seed, 16_000, 4);
+        let (deployment, produced) = preloaded(kafka, "stopped", plan, 50).await.unwrap();
+        let run = async {
+            let mut launch = deployment.attribution("first")?;
+            if !point.is_empty() {
+                launch = launch.failpoint(point, &format!("stop@{}", 20 + rng.below(20)));
+            }
+            let mut first = launch.spawn()?;
+            if point.is_empty() {
+                let moment = next_moment(&mut rng, 0, produced.places.len(), 3);
+                deployment.wait_for_progress(&mut first, moment).await?;
+                first.stop().await?;
+            } else {
+                eventually("stopped at its failpoint", PATIENCE, async || {
+                    Ok(first.is_stopped().then_some(()))
+                })
+                .await?;
+            }
+            let before = owners(&deployment).await?;
+            let mut second = deployment.attribution("second")?.spawn()?;
+            // An open transaction of the stopped one is ended by the server; until then its partition must wait.
+            handed_over(&deployment, &before).await?;
+            first.resume();
+            deployment.recounted(&produced).await?.ensure_right()?;
+            both_live(&mut first, &mut second)
+        };
+        with_words(&deployment, run.await);
+    }
+}

@@ -1,0 +1,165 @@
+//! PostgreSQL goes away, comes back, or answers nobody: nothing is lost or booked twice, and no process needs help.
+
+use crate::faults::{kafka, next_moment, plan, preloaded, seed, turn, with_words};
+use millrace_tests::deployment::{Deployment, PATIENCE};
+use millrace_tests::generator::Rng;
+use millrace_tests::postgres::{DedicatedServer, StopMode};
+use millrace_tests::process::{Launch, eventually};
+use millrace_tests::proxy::{Protocol, Proxy};
+use std::time::Duration;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn postgresql_is_killed_and_restarted() {
+    let _turn = turn().await;
+    let Some(kafka) = kafka().await else { return };
+    let seed = seed();
+    let mut rng = Rng::new(seed ^ 2);
+    let (mut deployment, produced) = preloaded(kafka, "store", plan(seed, 20_000, 4), 100)
+        .await
+        .unwrap();
+    let acts: [fn(&mut DedicatedServer); 4] = [
+        DedicatedServer::kill,
+        |server| server.stop(StopMode::Fast),
+        DedicatedServer::kill,
+        |server| server.stop(StopMode::Immediate),
+    ];
+    let run = async {
+        let mut process = deployment.attribution("consumer")?.spawn()?;
+        for (i, act) in acts.into_iter().enumerate() {
+            let at = deployment.progress().await;
+            let moment = next_moment(&mut rng, at, produced.places.len(), 5 - i as i64);
+            deployment.wait_for_progress(&mut process, moment).await?;
+            deployment
+                .with_server(move |server| {
+                    act(server);
+                    server.start_again();
+                })
+                .await?;
+        }
+        deployment.recounted(&produced).await?.ensure_right()?;
+        anyhow::ensure!(process.ended().is_none(), "the consumer gave up");
+        Ok(())
+    };
+    let result = run.await;
+    with_words(&deployment, result);
+}
+
+/// A consumer that reaches its database through a proxy.
+fn through(deployment: &Deployment, name: &str) -> anyhow::Result<(Proxy, Launch)> {
+    let address = deployment.database_address();
+    let proxy = Proxy::start(address.parse()?, Protocol::Postgres)?;
+    let url = deployment
+        .database
+        .url()
+        .replace(address, &proxy.address().to_string());
+    // Only the transactions of batches: they alone move positions.
+    proxy.eat_only_after("UPDATE positions");
+    Ok((
+        proxy,
+        deployment.attribution(name)?.env("DATABASE_URL", url),
+    ))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_reply_to_a_commit_is_lost() {
+    const TIMES: u32 = 8;
+    let _turn = turn().await;
+    let Some(kafka) = kafka().await else { return };
+    let seed = seed();
+    let mut rng = Rng::new(seed ^ 3);
+    let (deployment, produced) = preloaded(kafka, "commits", plan(seed, 15_000, 4), 100)
+        .await
+        .unwrap();
+    let run = async {
+        let (proxy, launch) = through(&deployment, "consumer")?;
+        for _ in 0..TIMES {
+            proxy.eat_commit_reply(u32::try_from(rng.below(12))?);
+        }
+        let mut process = launch.spawn()?;
+        deployment.recounted(&produced).await?.ensure_right()?;
+        anyhow::ensure!(proxy.eaten() == TIMES, "{} replies eaten", proxy.eaten());
+        anyhow::ensure!(process.ended().is_none(), "the consumer gave up");
+        Ok(())
+    };
+    with_words(&deployment, run.await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_connection_is_cut_refused_and_stalled() {
+    let _turn = turn().await;
+    let Some(kafka) = kafka().await else { return };
+    let seed = seed();
+    let mut rng = Rng::new(seed ^ 4);
+    let (deployment, produced) = preloaded(kafka, "network", plan(seed, 15_000, 4), 100)
+        .await
+        .unwrap();
+    let run = async {
+        let (proxy, launch) = through(&deployment, "consumer")?;
+        let mut process = launch.spawn()?;
+        for i in 0..4 {
+            let at = deployment.progress().await;
+            let moment = next_moment(&mut rng, at, produced.places.len(), 5 - i);
+            deployment.wait_for_progress(&mut process, moment).await?;
+            match i {
+                0 => proxy.cut(),
+                1 => {
+                    let taken = proxy.connections();
+                    proxy.refuse(true);
+                    proxy.cut();
+                    // Nothing moves meanwhile; a tenth of a second is many batches.
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                    anyhow::ensure!(proxy.connections() == taken, "refused, and yet taken");
+                    proxy.refuse(false);
+                }
+                2 => {
+                    // Half-open: nobody hangs up, nobody answers. Then it ends after all.
+                    proxy.stall(true);
+                    tokio::time::sleep(Duration::from_millis(500)).await;
+                    proxy.cut();
+                    proxy.stall(false);
+                }
+                _ => {
+                    proxy.stall(true);
+                    tokio::time::sleep(Duration::from_millis(500)).await;
+                    proxy.stall(false);
+                }
+            }
+        }
+        deployment.recounted(&produced).await?.ensure_right()?;
+        anyhow::ensure!(process.ended().is_none(), "the consumer gave up");
+        Ok(())
+    };
+    with_words(&deployment, run.await);
+}
+
+/// Two runs over one list, one of them disturbed, end in one ledger.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_disturbed_run_ends_in_the_ledger_of_an_undisturbed_one() {
+    let _turn = turn().await;
+    let Some(kafka) = kafka().await else { return };
+    let plan = plan(seed(), 5_000, 2);
+    let mut ledgers = Vec::new();
+    for disturbed in [false, true] {
+        let (deployment, produced) = preloaded(kafka, "ledger", plan, 100).await.unwrap();
+        let run = async {
+            let (proxy, launch) = through(&deployment, "consumer")?;
+            if disturbed {
+                proxy.eat_commit_reply(2);
+                proxy.eat_commit_reply(3);
+            }
+            let _process = launch.spawn()?;
+            deployment.recounted(&produced).await?.ensure_right()?;
+            let store = deployment.store().await;
+            let ledger = millrace_tests::recount::ledger(&store).await?;
+            let what = "both replies eaten";
+            eventually(what, PATIENCE, async || {
+                Ok((!disturbed || proxy.eaten() == 2).then_some(()))
+            })
+            .await?;
+            Ok(ledger)
+        };
+        ledgers.push(with_words(&deployment, run.await));
+    }
+    let difference = millrace_tests::recount::difference(&ledgers[0], &ledgers[1]);
+    assert!(difference.is_empty(), "{difference:#?}");
+}
