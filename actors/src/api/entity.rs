@@ -87,6 +87,16 @@ pub(crate) trait Entity: Sized + 'static {
     /// What stands before a minted id.
     const PREFIX: &'static str = "";
 
+    /// A fresh id.
+    fn mint(now: millrace_schemas::time::Micros) -> Result<String, getrandom::Error> {
+        let minted = millrace_schemas::ids::mint(now)?;
+        Ok(format!(
+            "{}{}",
+            Self::PREFIX,
+            millrace_schemas::ids::encode(minted)
+        ))
+    }
+
     /// From a row of the source.
     fn read(row: &Row) -> Result<Stored<Self::Fields>, Problem>;
     /// Marks the fields archived.
@@ -196,11 +206,7 @@ pub(crate) async fn make<E: Entity>(call: &Call<'_>) -> Result<(String, Answer),
     let chosen = body.as_object_mut().and_then(|o| o.remove("id"));
     let id = match chosen.as_ref().and_then(Value::as_str) {
         Some(id) => id.to_owned(),
-        None => {
-            let minted = millrace_schemas::ids::mint(call.state.clock.wall())
-                .map_err(super::faults::ChangeError::from)?;
-            format!("{}{}", E::PREFIX, millrace_schemas::ids::encode(minted))
-        }
+        None => E::mint(call.state.clock.wall()).map_err(super::faults::ChangeError::from)?,
     };
     let fields: E::Fields = decode(&body)?;
     let mut faults = Faults::new();

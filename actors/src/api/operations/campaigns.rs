@@ -124,6 +124,25 @@ impl Entity for Campaigns {
     const PARAM: &'static str = "campaign_id";
     const ID_COLUMN: &'static str = "campaign_id";
     const CHOSEN_ID: Option<&'static str> = Some("^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$");
+    /// A public slug: 8 characters `[a-z0-9]`, never the name of a door.
+    fn mint(_: millrace_schemas::time::Micros) -> Result<String, getrandom::Error> {
+        loop {
+            let mut random = [0u8; 8];
+            getrandom::fill(&mut random)?;
+            let slug: String = random
+                .iter()
+                .map(|byte| {
+                    // 256 is no multiple of 36: the bias is of no account to a name.
+                    let digit = u32::from(*byte) % 36;
+                    char::from_digit(digit, 36).unwrap_or('0')
+                })
+                .collect();
+            if slug != "identity" {
+                return Ok(slug);
+            }
+        }
+    }
+
     const SOURCE: Source = Source {
         from: "campaigns",
         columns: "campaign_id AS id, name, ref, routing, status, version, created_at, updated_at, updated_by",
