@@ -10,6 +10,7 @@ use std::process::ExitCode;
 mod context;
 pub mod demo;
 mod dlq;
+mod doctor;
 mod groups;
 mod key;
 mod lag;
@@ -73,6 +74,8 @@ enum Command {
     Dlq(dlq::Args),
     /// Everything known of one click, in order.
     Trace(trace::Args),
+    /// Is everything as it should be, and what to do if not.
+    Doctor(doctor::Args),
     /// Make and list workspaces.
     #[command(subcommand)]
     Workspace(workspace::Args),
@@ -129,6 +132,7 @@ fn dispatch(command: Command, context: Context) -> anyhow::Result<ExitCode> {
             Command::Groups(args) => groups::run(&context, args).await,
             Command::Dlq(args) => dlq::run(&context, args).await,
             Command::Trace(args) => trace::run(&context, args).await,
+            Command::Doctor(args) => doctor::run(&context, args).await,
             Command::Workspace(args) => workspace::run(&context, args).await,
             Command::Key(args) => key::run(&context, args).await,
         }

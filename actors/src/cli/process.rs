@@ -14,6 +14,7 @@ use crate::postgres::pool::{Database, DatabaseError, chain};
 use crate::postgres::{Pool, migrate};
 use crate::runtime::clock::{self, SharedClock};
 use crate::runtime::connector::connector;
+use crate::runtime::failpoint;
 use crate::runtime::host::{GroupHost, HostConfig};
 use crate::runtime::maintenance;
 use crate::runtime::telemetry::Metrics;
@@ -23,6 +24,7 @@ use anyhow::{Context as _, bail};
 use http::Http;
 use millrace_topics::catalogue::{self, ATTRIBUTION};
 use millrace_topics::contract::{Consumer, Producer, TopicRef};
+use millrace_topics::relay::Relayed;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -32,6 +34,8 @@ use tokio_postgres::Client;
 
 /// How long a starting process waits for a database that does not answer yet.
 const DATABASE_WAIT: Duration = Duration::from_secs(30);
+/// How often a relay without work looks for some.
+const RELAY_IDLE: Duration = Duration::from_millis(500);
 /// How often the parts are asked whether they live.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// Looks in a row at which a consumer must be ill: a process that was stopped and continued looks ill once.
@@ -123,11 +127,16 @@ impl Process {
         };
         let retention = (log.backend() == Backend::Postgres)
             .then(|| Duration::from_secs(settings.log.retention_s));
-        works.tasks = vec![
+        works.tasks = works
+            .groups
+            .iter()
+            .map(|group| tokio::spawn(relay(group, &database, &works.producer, &topics)))
+            .collect();
+        works.tasks.extend([
             tokio::spawn(maintenance::keep(database.clone(), clock, retention)),
             tokio::spawn(plan.metrics.upkeep()),
             tokio::spawn(observe::keep(database.for_role("observe"), log, topics)),
-        ];
+        ]);
         Ok(Process { http, works })
     }
 
@@ -324,6 +333,27 @@ fn attribution(
         host,
         consumer,
     })
+}
+
+/// Sends on what the group's partitions of this process emit.
+fn relay(
+    group: &Group,
+    database: &Database,
+    producer: &Arc<dyn Producer>,
+    topics: &[TopicRef],
+) -> impl Future<Output = ()> + Send + 'static {
+    let host = Arc::clone(&group.host);
+    let relayed = Relayed {
+        connector: log::connector(&database.for_role("relay")),
+        producer: Arc::clone(producer),
+        topics: topics.to_vec(),
+        group: group.name.to_owned(),
+        sent: Arc::new(|| {
+            let _ = failpoint::hit("relay.sent");
+        }),
+        idle: RELAY_IDLE,
+    };
+    millrace_topics::relay::keep(relayed, move || host.owned())
 }
 
 /// How this process names itself in `ownership.owner`.
