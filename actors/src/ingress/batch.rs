@@ -6,6 +6,7 @@
 //! minted, so that a retry of a batch ends in duplicates.
 
 mod lines;
+mod members;
 
 use super::body;
 use super::errors::Refusal;
