@@ -12,6 +12,7 @@ use super::body;
 use super::errors::Refusal;
 use super::keys::{INGEST_SCOPE, KeyError};
 use super::state::{Door, SLOWEST_BATCH, acknowledged};
+use crate::api::request::request_id;
 use crate::runtime::failpoint;
 use actix_web::http::StatusCode;
 use actix_web::http::header::{AUTHORIZATION, CACHE_CONTROL, CONTENT_ENCODING};
@@ -109,7 +110,7 @@ pub(super) async fn post(
                     if !more.contains_key("lines") {
                         door.counts.refused(refusal.code, 1);
                     }
-                    refusal.problem(more)
+                    refusal.problem(request_id(request.headers()), more)
                 }
             },
         )
@@ -137,7 +138,7 @@ async fn take(
     {
         return Err(Refusal::new(
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            "content_encoding",
+            "media_type",
             "send the body without content encoding",
         )
         .into());
@@ -268,12 +269,16 @@ async fn authorise(door: &Door, request: &HttpRequest) -> Result<i32, Whole> {
     if !holder.may_ingest {
         let more = [("scope".to_owned(), json!(INGEST_SCOPE))];
         return Err(Whole(
-            forbidden("insufficient_scope", "the key lacks the scope ingest:write"),
+            forbidden("scope_missing", "the key lacks the scope ingest:write"),
             more.into_iter().collect(),
         ));
     }
     let Some(workspace) = holder.workspace else {
-        return Err(forbidden("workspace_required", "the key is pinned to no workspace").into());
+        return Err(forbidden(
+            "deployment_key",
+            "a key of the deployment feeds no workspace",
+        )
+        .into());
     };
     let open = door.open()?;
     let slug = open

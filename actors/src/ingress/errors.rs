@@ -4,8 +4,10 @@
 use actix_web::HttpResponse;
 use actix_web::http::StatusCode;
 use actix_web::http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use millrace_schemas::ids;
 use serde::Serialize;
 use std::borrow::Cow;
+use uuid::Uuid;
 
 /// Seconds after which a sender may try again when the log is away.
 const RETRY_AFTER_SECS: &str = "2";
@@ -129,15 +131,27 @@ impl Refusal {
         builder.body(body)
     }
 
-    /// As routes under `/v1` answer: problem+json, with further members.
+    /// As routes under `/v1` answer: problem+json, with further members. `request_id`: the sender's own, else one is minted.
     #[must_use]
-    pub fn problem(&self, more: serde_json::Map<String, serde_json::Value>) -> HttpResponse {
+    pub fn problem(
+        &self,
+        request_id: Option<String>,
+        more: serde_json::Map<String, serde_json::Value>,
+    ) -> HttpResponse {
+        let request_id = request_id.unwrap_or_else(|| {
+            let mut random = [0u8; 16];
+            // Without randomness it says nothing; the answer is more important than its name.
+            let _ = getrandom::fill(&mut random);
+            ids::encode(Uuid::from_bytes(random))
+        });
         let mut body = serde_json::json!({
             "type": "about:blank",
             "title": self.status.canonical_reason().unwrap_or("error"),
             "status": self.status.as_u16(),
             "code": self.code,
             "detail": self.detail,
+            "errors": [],
+            "request_id": request_id,
         });
         if let Some(object) = body.as_object_mut() {
             object.extend(more);
@@ -148,7 +162,8 @@ impl Refusal {
                 CONTENT_TYPE,
                 HeaderValue::from_static("application/problem+json"),
             ))
-            .insert_header((CACHE_CONTROL, HeaderValue::from_static("no-store")));
+            .insert_header((CACHE_CONTROL, HeaderValue::from_static("no-store")))
+            .insert_header(("X-Request-Id", request_id));
         if self.status == StatusCode::SERVICE_UNAVAILABLE {
             builder.insert_header((RETRY_AFTER, HeaderValue::from_static(RETRY_AFTER_SECS)));
         }

@@ -1,5 +1,5 @@
-//! Mounting the doors and serving them. The one place of the doors that may call actix's own route functions: the doors are
-//! `data_plane` operations, exempt from what the registry makes of all others.
+//! Mounting the doors and serving them. Their paths come from the registry, which lists them as exempt from what it makes of
+//! all other operations.
 
 use super::batch::{self, Stream};
 use super::beacon;
@@ -7,73 +7,72 @@ use super::click;
 use super::health;
 use super::postback;
 use super::state::{Door, DoorState};
+use crate::api::mounter::mount_exempt;
 use crate::settings::Http;
 use actix_web::dev::Server;
+use actix_web::http::Method;
 use actix_web::web::{self, Payload, ServiceConfig};
 use actix_web::{App, HttpRequest, HttpServer};
+use std::future::ready;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Mounts all doors; called once a worker.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the doors' mounter; every other route comes from the registry"
-)]
+/// Mounts all doors, each under its id in the registry; called once a worker.
 pub fn configure(config: &mut ServiceConfig, state: &DoorState) {
     let beacon = Door::new(state, "e");
-    let asked = Rc::clone(&beacon);
-    config.service(
-        web::resource("/e")
+    mount_exempt(config, "click_door", |resource| {
+        let asked = Rc::clone(&beacon);
+        resource
             .route(
                 web::post().to(move |payload: Payload| beacon::post(Rc::clone(&beacon), payload)),
             )
-            .route(
-                web::method(actix_web::http::Method::OPTIONS)
-                    .to(move || std::future::ready(beacon::preflight(&asked))),
-            ),
-    );
+            .route(web::method(Method::OPTIONS).to(move || ready(beacon::preflight(&asked))))
+    });
     let door = Door::new(state, "c");
-    let visit = move |request: HttpRequest| click::get(Rc::clone(&door), request);
-    config.service(
-        web::resource("/c/{campaign}")
+    mount_exempt(config, "visit_door", |resource| {
+        let visit = move |request: HttpRequest| click::get(Rc::clone(&door), request);
+        resource
             .route(web::get().to(visit.clone()))
-            .route(web::head().to(visit)),
-    );
+            .route(web::head().to(visit))
+    });
     let door = Door::new(state, "pb");
-    let take = move |request: HttpRequest, payload: Payload| {
-        postback::any(Rc::clone(&door), request, payload)
-    };
-    config.service(
-        web::resource("/pb")
+    mount_exempt(config, "postback_door", |resource| {
+        let take = move |request: HttpRequest, payload: Payload| {
+            postback::any(Rc::clone(&door), request, payload)
+        };
+        resource
             .route(web::get().to(take.clone()))
-            .route(web::post().to(take)),
-    );
-    for (path, name, stream) in [
-        ("/v1/batch/visits", "batch_visits", Stream::Visits),
-        ("/v1/batch/clicks", "batch_clicks", Stream::Clicks),
-        ("/v1/batch/postbacks", "batch_postbacks", Stream::Postbacks),
+            .route(web::post().to(take))
+    });
+    for (id, stream) in [
+        ("batch_visits", Stream::Visits),
+        ("batch_clicks", Stream::Clicks),
+        ("batch_postbacks", Stream::Postbacks),
     ] {
-        let door = Door::new(state, name);
-        config.service(web::resource(path).route(web::post().to(
-            move |request: HttpRequest, payload: Payload| {
-                batch::post(Rc::clone(&door), stream, request, payload)
-            },
-        )));
+        let door = Door::new(state, id);
+        mount_exempt(config, id, |resource| {
+            resource.route(
+                web::post().to(move |request: HttpRequest, payload: Payload| {
+                    batch::post(Rc::clone(&door), stream, request, payload)
+                }),
+            )
+        });
     }
-    let (a, b, c) = (state.clone(), state.clone(), state.clone());
-    config.service(
-        web::resource("/metrics")
-            .route(web::get().to(move || std::future::ready(health::metrics(&a)))),
-    );
-    config.service(
-        web::resource("/healthz")
-            .route(web::get().to(move || std::future::ready(health::health(&b)))),
-    );
-    config.service(web::resource("/readyz").route(web::get().to(move || {
-        let state = c.clone();
-        async move { health::ready(&state).await }
-    })));
+    let of = || state.clone();
+    let (metrics, healthz, readyz) = (of(), of(), of());
+    mount_exempt(config, "metrics", |resource| {
+        resource.route(web::get().to(move || ready(health::metrics(&metrics))))
+    });
+    mount_exempt(config, "healthz", |resource| {
+        resource.route(web::get().to(move || ready(health::health(&healthz))))
+    });
+    mount_exempt(config, "readyz", |resource| {
+        resource.route(web::get().to(move || {
+            let state = readyz.clone();
+            async move { health::ready(&state).await }
+        }))
+    });
 }
 
 /// Binds `http.doors` and serves the doors, with `also` mounted behind them (the admin API, where both share a listener).

@@ -277,12 +277,8 @@ async fn keys_open_their_own_workspace_alone() {
     for (key, status, code) in [
         ("Bearer bad", StatusCode::UNAUTHORIZED, "unauthenticated"),
         ("Basic good", StatusCode::UNAUTHORIZED, "unauthenticated"),
-        ("Bearer narrow", StatusCode::FORBIDDEN, "insufficient_scope"),
-        (
-            "Bearer deployment",
-            StatusCode::FORBIDDEN,
-            "workspace_required",
-        ),
+        ("Bearer narrow", StatusCode::FORBIDDEN, "scope_missing"),
+        ("Bearer deployment", StatusCode::FORBIDDEN, "deployment_key"),
         (
             "Bearer archived",
             StatusCode::FORBIDDEN,
@@ -299,7 +295,11 @@ async fn keys_open_their_own_workspace_alone() {
         assert_eq!((got.status, got.code().as_str()), (status, code), "{key}");
         assert_eq!(got.header("content-type"), "application/problem+json");
     }
-    let got = house.ask(with("Bearer narrow")).await;
+    let got = house
+        .ask(with("Bearer narrow").insert_header(("x-request-id", "my-request")))
+        .await;
+    assert_eq!(got.header("x-request-id"), "my-request");
+    assert_eq!(got.json()["request_id"], "my-request");
     assert_eq!(got.json()["scope"], "ingest:write");
     let got = house
         .ask(with("Bearer good").insert_header(("x-workspace", "other")))
