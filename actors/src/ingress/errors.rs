@@ -177,8 +177,8 @@ impl Refusal {
     }
 }
 
-/// The one 404 of the click door: unknown campaign, campaign not active, no active offer. Byte for byte what any unmatched
-/// path gets, so that nobody can tell them apart.
+/// The one 404 of the click door: unknown campaign, campaign not active, no active offer; byte for byte the same, so that
+/// nobody can tell them apart. On a listener of the doors alone every unmatched path gets it too.
 #[must_use]
 pub fn bare_not_found() -> HttpResponse {
     HttpResponse::NotFound().finish()
