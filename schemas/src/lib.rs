@@ -7,6 +7,7 @@ pub mod click;
 pub mod emit;
 pub mod ids;
 pub mod journey;
+pub mod json_schemas;
 pub mod macros;
 pub mod money;
 pub mod outcome;

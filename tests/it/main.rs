@@ -1,5 +1,6 @@
 //! Integration tests, one binary: a module a subject.
 
+mod admin;
 mod attribution;
 mod attribution_model;
 mod demo;

@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 /// Mounts every operation and the interface's own document. `state` is made once and shared by all workers.
 pub fn configure(config: &mut web::ServiceConfig, state: web::Data<ApiState>) {
     config.app_data(state);
+    config.default_service(web::to(not_found));
     let mut paths: BTreeMap<&'static str, Vec<&'static super::registry::Registered>> =
         BTreeMap::new();
     for registered in registry() {

@@ -1,0 +1,256 @@
+//! No workspace reaches into another: the registry is walked, so that a new operation is tried without anybody thinking of it.
+
+use super::facts::{one_of_each, prepare};
+use super::life::set_up;
+use super::{Api, Caller};
+use millrace::api::registry::{Method, Operation, Place, Precondition, registry};
+use serde_json::{Map, Value, json};
+use std::collections::BTreeSet;
+
+fn method(operation: &Operation) -> reqwest::Method {
+    reqwest::Method::from_bytes(operation.method.name().as_bytes()).expect("a method")
+}
+
+/// The list that an operation's id would stand in: the path before its parameter.
+fn collection(path: &str) -> Option<&str> {
+    path.split_once("/{").map(|(before, _)| before)
+}
+
+/// Everything of a list's owner, and the ids in it.
+async fn items(owner: &Caller, path: &str) -> Vec<Value> {
+    let items = owner.all(path).await;
+    assert!(
+        !items.is_empty(),
+        "{path}: the walk would prove nothing without something there"
+    );
+    items
+}
+
+fn id_in(item: &Value, parameter: &str) -> String {
+    item.get("id")
+        .or_else(|| item.get(parameter))
+        .and_then(Value::as_str)
+        .expect("an id")
+        .to_owned()
+}
+
+/// A body that the operation would take of the object's owner: what it says now.
+fn body_for(schema: &Value, item: &Value) -> Value {
+    let mut body = Map::new();
+    for name in schema["properties"]
+        .as_object()
+        .into_iter()
+        .flatten()
+        .map(|(name, _)| name)
+    {
+        if let Some(value) = item.get(name).filter(|v| !v.is_null() && name != "id") {
+            body.insert(name.clone(), value.clone());
+        }
+    }
+    Value::Object(body)
+}
+
+#[actix_rt::test]
+async fn no_operation_reaches_another_workspace() {
+    let api = Api::start().await;
+    let (a, owner) = api.tenant("alpha").await;
+    let (b, other) = api.tenant("beta").await;
+    let client = api.database.client().await;
+    prepare(&client, 1).await;
+    let (network, _, secret) = set_up(&owner, "spring").await;
+    one_of_each(&client, a, 100, "spring", &network).await;
+    // The other is no empty workspace, only another one.
+    let (theirs, _, _) = set_up(&other, "autumn").await;
+    one_of_each(&client, b, 200, "autumn", &theirs).await;
+
+    let before = everything(&owner).await;
+    let mut tried = BTreeSet::new();
+    for registered in registry() {
+        let op = &registered.operation;
+        if op.place == Place::Deployment {
+            let path = op.path.replace("{workspace_id}", "alpha");
+            let body = registered.body.as_ref().map(|_| json!({}));
+            other
+                .send(method(op), &path, body, &[("if-match", "*")])
+                .await
+                .refused(403, "scope_missing");
+            tried.insert(op.id);
+        } else if let Some(collection) = collection(op.path) {
+            let [parameter] = op.params else {
+                panic!("{}: one parameter is what this walk knows", op.id)
+            };
+            for item in items(&owner, collection).await {
+                let path = op.path.replace(
+                    &format!("{{{}}}", parameter.name),
+                    &id_in(&item, parameter.name),
+                );
+                let body = registered.body.as_ref().map(|s| body_for(&s.schema, &item));
+                let headers: &[(&str, &str)] = if op.precondition == Precondition::None {
+                    &[]
+                } else {
+                    &[("if-match", "*")]
+                };
+                let foreign = other.send(method(op), &path, body.clone(), headers).await;
+                let problem = foreign.refused(404, "not_found");
+                // The same words as for what never was: nothing tells that the id exists.
+                let never = op
+                    .path
+                    .replace(&format!("{{{}}}", parameter.name), "1-0-99999");
+                let unknown = other
+                    .send(method(op), &never, body, headers)
+                    .await
+                    .refused(404, "not_found");
+                assert_eq!(
+                    (&problem["detail"], &problem["title"]),
+                    (&unknown["detail"], &unknown["title"])
+                );
+                if op.method == Method::Get {
+                    owner.get(&path).await.expect(200);
+                }
+                tried.insert(op.id);
+            }
+        } else if op.list {
+            tried.insert(op.id);
+            let mine = items(&owner, op.path).await;
+            let theirs = other.all(op.path).await;
+            for item in &mine {
+                assert!(!theirs.contains(item), "{}: {item:#}", op.id);
+            }
+            // Every filter, with every value that the other workspace's rows have.
+            for name in registered.query.schema["properties"]
+                .as_object()
+                .into_iter()
+                .flatten()
+                .map(|(name, _)| name)
+            {
+                for item in &mine {
+                    let value = item
+                        .get(name)
+                        .or_else(|| item.get(format!("{name}_id")))
+                        .and_then(Value::as_str);
+                    let Some(value) = value else { continue };
+                    let path = format!("{}?{name}={value}", op.path);
+                    assert!(
+                        !owner.all(&path).await.is_empty(),
+                        "{path}: the filter finds nothing of its owner's"
+                    );
+                    for found in other.all(&path).await {
+                        assert!(!mine.contains(&found), "{path}: {found:#}");
+                    }
+                    tried.insert(op.id);
+                }
+            }
+            let counted = other
+                .get(&format!("{}?count=true", op.path))
+                .await
+                .expect(200);
+            assert_eq!(
+                counted["count"].as_u64(),
+                Some(theirs.len() as u64),
+                "{}",
+                op.id
+            );
+            // A cursor of the other's is no cursor.
+            let page = owner.get(&format!("{}?limit=1", op.path)).await.expect(200);
+            if let Some(cursor) = page["next_cursor"].as_str() {
+                other
+                    .get(&format!("{}?limit=1&cursor={cursor}", op.path))
+                    .await
+                    .refused(400, "cursor_mismatch");
+            }
+        }
+    }
+    for op in registry().iter().map(|r| &r.operation) {
+        let makes =
+            op.method == Method::Post && op.params.is_empty() && op.place == Place::Workspace;
+        assert!(
+            makes || op.place == Place::Actor || tried.contains(op.id),
+            "{} was not tried",
+            op.id
+        );
+    }
+    assert_eq!(
+        everything(&owner).await,
+        before,
+        "an attempt changed something"
+    );
+    assert!(
+        !serde_json::to_string(&everything(&other).await)
+            .unwrap()
+            .contains(&secret)
+    );
+}
+
+/// All lists of a workspace, use of keys apart.
+async fn everything(c: &Caller) -> Value {
+    let mut all = Map::new();
+    for registered in registry()
+        .iter()
+        .filter(|r| r.operation.list && r.operation.place == Place::Workspace)
+    {
+        let mut items = c.all(registered.operation.path).await;
+        items
+            .iter_mut()
+            .filter_map(Value::as_object_mut)
+            .for_each(|o| {
+                o.remove("last_used_at");
+            });
+        all.insert(registered.operation.id.to_owned(), Value::Array(items));
+    }
+    Value::Object(all)
+}
+
+#[actix_rt::test]
+async fn bodies_cannot_name_what_is_another_workspaces() {
+    let api = Api::start().await;
+    let (_, owner) = api.tenant("alpha").await;
+    let (_, other) = api.tenant("beta").await;
+    let (network, offer, _) = set_up(&owner, "spring").await;
+    let problem = other
+        .post(
+            "/v1/offers",
+            json!({"name": "x", "url_template": "https://x.example/", "network_id": network}),
+        )
+        .await
+        .refused(400, "invalid");
+    assert_eq!(problem["errors"][0]["code"], "unknown_network");
+    let routing = json!({"offers": [{"offer": offer}], "sidecar_offers": [{"offer": offer, "network": network, "network_offer_id": "1"}]});
+    let problem = other
+        .post("/v1/campaigns", json!({"name": "x", "routing": routing}))
+        .await
+        .refused(400, "invalid");
+    let codes: Vec<_> = problem["errors"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|e| e["code"].as_str().unwrap())
+        .collect();
+    assert_eq!(codes, ["unknown_offer", "unknown_offer", "unknown_network"]);
+    // Public ids are the deployment's: taken is taken.
+    other
+        .post(
+            "/v1/campaigns",
+            json!({"id": "spring", "name": "x", "routing": {}}),
+        )
+        .await
+        .refused(409, "id_taken");
+    // A key is pinned, whatever the header says.
+    other
+        .send(
+            reqwest::Method::GET,
+            "/v1/campaigns",
+            None,
+            &[("x-workspace", "alpha")],
+        )
+        .await
+        .refused(403, "workspace_pinned");
+    other
+        .send(
+            reqwest::Method::GET,
+            "/v1/campaigns",
+            None,
+            &[("x-workspace", "beta")],
+        )
+        .await
+        .expect(200);
+}
