@@ -45,7 +45,7 @@ async fn postgresql_is_killed_and_restarted() {
 }
 
 /// A consumer that reaches its database through a proxy.
-fn through(deployment: &Deployment, name: &str) -> anyhow::Result<(Proxy, Launch)> {
+pub fn through(deployment: &Deployment, name: &str) -> anyhow::Result<(Proxy, Launch)> {
     let address = deployment.database_address();
     let proxy = Proxy::start(address.parse()?, Protocol::Postgres)?;
     let url = deployment

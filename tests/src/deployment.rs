@@ -171,7 +171,7 @@ impl Deployment {
                 tokio::task::spawn_blocking(move || kafka_produce(&brokers, &topics, &list))
                     .await??
             }
-            Log::Postgres => postgres_produce(self, &topics, &list).await?,
+            Log::Postgres => postgres_produce(self, &list).await?,
         };
         Ok(Produced::new(list, places))
     }

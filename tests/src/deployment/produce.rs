@@ -4,6 +4,7 @@
 use super::{Deployment, place};
 use crate::generator::{List, Topic};
 use crate::recount::Place;
+use millrace_topics::contract::Outgoing;
 use rdkafka::ClientConfig;
 use rdkafka::ClientContext;
 use rdkafka::Message;
@@ -86,10 +87,37 @@ pub(super) fn kafka_produce(
         .collect()
 }
 
+/// Records of one transaction of the appender.
+const APPENDED_AT_ONCE: usize = 1_000;
+
 pub(super) async fn postgres_produce(
-    _deployment: &Deployment,
-    _topics: &BTreeMap<Topic, (i32, String)>,
-    _list: &List,
+    deployment: &Deployment,
+    list: &List,
 ) -> anyhow::Result<Vec<Place>> {
-    anyhow::bail!("the Postgres log's producer is not wired up yet")
+    let mut store = deployment.store().await;
+    let catalogue = millrace_topics::catalogue::load(&store).await?;
+    let mut places = Vec::with_capacity(list.records.len());
+    for some in list.records.chunks(APPENDED_AT_ONCE) {
+        let records = some
+            .iter()
+            .map(|record| {
+                let topic = millrace_topics::catalogue::find(&catalogue, record.topic.name())?;
+                Ok(Outgoing {
+                    topic_no: topic.no,
+                    key: record.key.clone().into(),
+                    payload: record.payload.clone().into(),
+                })
+            })
+            .collect::<anyhow::Result<Vec<_>>>()?;
+        let tx = store.transaction().await?;
+        let positions = millrace_topics::pglog::append_in(&tx, &catalogue, &records).await?;
+        tx.commit().await?;
+        places.extend(
+            records
+                .iter()
+                .zip(positions)
+                .map(|(r, p)| place(r.topic_no, p.partition, p.offset)),
+        );
+    }
+    Ok(places)
 }
