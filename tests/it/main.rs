@@ -19,6 +19,7 @@ mod kafka_members;
 mod kafka_producer;
 mod migrate;
 mod proxy;
+mod readme;
 mod receivers;
 mod relay;
 mod runtime;
