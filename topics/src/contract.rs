@@ -211,13 +211,17 @@ impl Batch {
     /// within each.
     pub fn order_by_topic(&mut self, topics: &[TopicRef]) {
         let rank = |no: i32| topics.iter().position(|t| t.no == no).unwrap_or(usize::MAX);
-        let ordered = |a: &RecordRef, b: &RecordRef| {
-            (rank(a.topic_no), a.offset) <= (rank(b.topic_no), b.offset)
-        };
-        if self.records.is_sorted_by(ordered) {
+        if self.records.is_sorted_by_key(|r| rank(r.topic_no)) {
             return;
         }
-        self.records.sort_by_key(|r| (rank(r.topic_no), r.offset));
+        // Offsets ascend within a topic already: gathering topic by topic keeps them so, and sorts nothing.
+        let mut ordered = Vec::with_capacity(self.records.len());
+        for topic in topics {
+            ordered.extend(self.records.iter().filter(|r| r.topic_no == topic.no));
+        }
+        let known = |no: i32| topics.iter().any(|t| t.no == no);
+        ordered.extend(self.records.iter().filter(|r| !known(r.topic_no)));
+        self.records = ordered;
     }
 }
 

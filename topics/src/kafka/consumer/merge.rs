@@ -94,7 +94,9 @@ impl<S: Source> Stream<S> {
             }
             let polled = source.poll(&mut |record: Incoming<'_>| {
                 *next = record.offset + 1;
+                let bytes = record.key.len() + record.payload.len();
                 if record.time > until
+                    || !room.fits(batch, bytes)
                     || !batch.push(topic_no, record.offset, record.key, record.payload)
                 {
                     *head = Some((record.offset, record.time));
@@ -133,10 +135,17 @@ impl<S: Source> Stream<S> {
         Ok(())
     }
 
-    fn push_head(&mut self, batch: &mut Batch) {
-        if let Some((offset, _)) = self.head.take() {
-            batch.push(self.topic_no, offset, &self.head_key, &self.head_payload);
+    /// Moves the head into the batch; false if it does not fit.
+    fn push_head(&mut self, batch: &mut Batch, room: &Room) -> bool {
+        let Some((offset, _)) = self.head else {
+            return false;
+        };
+        let fits = room.fits(batch, self.head_key.len() + self.head_payload.len())
+            && batch.push(self.topic_no, offset, &self.head_key, &self.head_payload);
+        if fits {
+            self.head = None;
         }
+        fits
     }
 
     /// Whether others should wait for it: dry, but not at its end, and not for long.
@@ -161,12 +170,17 @@ pub(super) struct Room {
 }
 
 impl Room {
-    pub(super) fn is_full(&self, batch: &Batch) -> bool {
+    fn is_full(&self, batch: &Batch) -> bool {
         batch.len() >= self.records || batch.bytes() >= self.bytes
+    }
+
+    /// Whether a record of `bytes` bytes fits; a larger one than all the room makes a batch of its own.
+    fn fits(&self, batch: &Batch, bytes: usize) -> bool {
+        batch.records().is_empty() || batch.bytes() + bytes <= self.bytes
     }
 }
 
-/// Fills a batch from the topics of its partition until it is full or nothing more is to be had now.
+/// Fills a batch from the topics of its partition until it is full (true) or nothing more is to be had now.
 ///
 /// # Errors
 /// Which topic cannot go on, and why.
@@ -175,7 +189,7 @@ pub(super) fn fill<S: Source>(
     batch: &mut Batch,
     room: &Room,
     now: Instant,
-) -> Result<(), (i32, String)> {
+) -> Result<bool, (i32, String)> {
     for stream in streams.iter_mut() {
         stream.dry = false;
     }
@@ -211,7 +225,7 @@ pub(super) fn fill<S: Source>(
             continue;
         }
         if awaited {
-            break;
+            return Ok(false);
         }
         // All looked at: the oldest head goes, of equals that of the earlier topic.
         let Some(stream) = streams
@@ -219,11 +233,13 @@ pub(super) fn fill<S: Source>(
             .filter(|s| s.head.is_some())
             .min_by_key(|s| s.head.map(|h| h.1))
         else {
-            break;
+            return Ok(false);
         };
-        stream.push_head(batch);
+        if !stream.push_head(batch, room) {
+            return Ok(true);
+        }
     }
-    Ok(())
+    Ok(true)
 }
 
 #[cfg(test)]
@@ -347,6 +363,23 @@ mod tests {
         let later = now + PATIENCE_BEHIND;
         assert_eq!(read(&mut s, 100, later).0, []);
         assert_eq!(read(&mut s, 100, later + PATIENCE).0, [(2, 0)]);
+    }
+
+    #[test]
+    fn a_batch_keeps_within_its_bytes_but_for_a_single_larger_record() {
+        // Key and payload of a scripted record have two bytes.
+        let steps = || (0..5).map(|i| Record(i, i)).chain([End]).collect();
+        for (bytes, want) in [(1, vec![1, 1, 1, 1, 1]), (5, vec![2, 2, 1])] {
+            let mut s = [stream(1, steps()), stream(2, vec![End])];
+            let room = Room { records: 9, bytes };
+            let mut got = Vec::new();
+            for _ in &want {
+                let mut batch = Batch::new(0);
+                fill(&mut s, &mut batch, &room, Instant::now()).unwrap();
+                got.push(batch.len());
+            }
+            assert_eq!(got, want);
+        }
     }
 
     #[test]

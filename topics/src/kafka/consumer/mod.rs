@@ -1,6 +1,6 @@
 //! Consuming from Kafka: one thread a group, which polls for as long as it lives.
 //!
-//! - [`assignment`]: rebalances, claims, which partitions run.
+//! - [`assignment`]: rebalances, claims, which partitions run. [`round`]: what the loop does with those that do.
 //! - [`partition`], [`merge`], [`source`]: from a partition's queues to batches.
 //! - [`session`]: the thread's loop over one client of Kafka.
 //! - [`protocol`]: KIP-848 or classic.
@@ -11,6 +11,7 @@ mod assignment;
 mod merge;
 mod partition;
 mod protocol;
+mod round;
 mod session;
 mod source;
 

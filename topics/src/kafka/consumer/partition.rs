@@ -130,15 +130,15 @@ impl<S: Source> Partition<S> {
             let (records, bytes) = std::mem::take(&mut self.last);
             self.batch = Batch::with_capacity(self.number, records, bytes + bytes / 8);
         }
-        if let Err((topic_no, reason)) = fill(&mut self.streams, &mut self.batch, &room, now) {
-            return Step::Fault(topic_no, reason);
-        }
+        let full = match fill(&mut self.streams, &mut self.batch, &room, now) {
+            Ok(full) => full,
+            Err((topic_no, reason)) => return Step::Fault(topic_no, reason),
+        };
         if self.batch.is_empty() {
             return Step::Idle;
         }
         // Not full: there is nothing more right now. An idle actor takes what there is; for a busy one it goes on gathering, so
         // that batches grow with the load.
-        let full = room.is_full(&self.batch);
         if !full && flight.records > 0 {
             return Step::Busy;
         }
