@@ -11,6 +11,7 @@ use millrace_topics::pglog::{
 use std::sync::Arc;
 
 mod alone;
+mod away;
 mod throughput;
 
 crate::topics_suite!(PostgresLog);

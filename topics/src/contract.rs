@@ -294,7 +294,7 @@ pub trait PartitionHost: Send + Sync + 'static {
 pub struct BatchLimits {
     /// Records in one batch at most.
     pub records: usize,
-    /// Bytes in one batch at most (a single larger record still makes a batch).
+    /// Bytes of keys and payloads at which a batch is full: one record may pass them.
     pub bytes: usize,
     /// Pause a partition when this many records are under way or waiting.
     pub high_records: usize,

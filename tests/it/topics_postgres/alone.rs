@@ -4,6 +4,7 @@ use super::PostgresLog;
 use crate::topics_suite::{Log, SOON};
 use bytes::Bytes;
 use millrace_tests::postgres::StopMode;
+use millrace_tests::proxy::{Protocol, Proxy};
 use millrace_tests::recording_host::{Event, RecordingHost, RecordingStore};
 use millrace_topics::catalogue::GroupSpec;
 use millrace_topics::contract::{
@@ -11,7 +12,8 @@ use millrace_topics::contract::{
 };
 use millrace_topics::pglog::segments::{SegmentOptions, Upkeep, maintain};
 use millrace_topics::pglog::{
-    PgLogProducer, ProducerOptions, append_in, create_topic, record_at, watermarks,
+    Connector, ConsumerOptions, PgLogConsumer, PgLogProducer, ProducerOptions, append_in,
+    create_topic, record_at, watermarks,
 };
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -30,7 +32,7 @@ const AT_ONCE: SegmentOptions = SegmentOptions {
     groups: GROUPS,
 };
 
-fn record(topic: &TopicRef, key: &str, payload: &str) -> Outgoing {
+pub(super) fn record(topic: &TopicRef, key: &str, payload: &str) -> Outgoing {
     Outgoing {
         topic_no: topic.no,
         key: Bytes::copy_from_slice(key.as_bytes()),
@@ -38,7 +40,7 @@ fn record(topic: &TopicRef, key: &str, payload: &str) -> Outgoing {
     }
 }
 
-async fn produced(producer: &Arc<dyn Producer>, topic: &TopicRef, texts: &[String]) {
+pub(super) async fn produced(producer: &Arc<dyn Producer>, topic: &TopicRef, texts: &[String]) {
     let waiting: Vec<_> = texts
         .iter()
         .map(|t| producer.produce(record(topic, t, t)))
@@ -48,7 +50,7 @@ async fn produced(producer: &Arc<dyn Producer>, topic: &TopicRef, texts: &[Strin
     }
 }
 
-fn subscription(topics: &[TopicRef], group: &str) -> Subscription {
+pub(super) fn subscription(topics: &[TopicRef], group: &str) -> Subscription {
     Subscription {
         group: group.to_owned(),
         topics: topics.to_vec(),
@@ -56,14 +58,14 @@ fn subscription(topics: &[TopicRef], group: &str) -> Subscription {
     }
 }
 
-async fn shut(consumer: &Arc<dyn Consumer>) {
+pub(super) async fn shut(consumer: &Arc<dyn Consumer>) {
     let consumer = Arc::clone(consumer);
     tokio::task::spawn_blocking(move || consumer.shutdown())
         .await
         .unwrap();
 }
 
-fn texts(prefix: &str, n: usize) -> Vec<String> {
+pub(super) fn texts(prefix: &str, n: usize) -> Vec<String> {
     (0..n).map(|i| format!("{prefix}{i}")).collect()
 }
 
@@ -257,77 +259,6 @@ async fn an_append_within_a_transaction_holds_later_ones_back() {
     assert_eq!(second.await.unwrap().unwrap().offset, 1);
     assert!(store.committed_within(2, SOON).await);
     shut(&consumer).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_process_a_group() {
-    let log = PostgresLog::start(false).await.unwrap();
-    let topics = log.topics(&["clicks"], 2).await;
-    let store = RecordingStore::new();
-    let first = RecordingHost::new("first", &[topics[0].no], &store);
-    let one = log.consumer(subscription(&topics, "g"), Arc::clone(&first));
-    assert!(first.owned_within(SOON, |o| o.len() == 2).await);
-    let second = RecordingHost::new("second", &[topics[0].no], &store);
-    let two = log.consumer(subscription(&topics, "g"), Arc::clone(&second));
-    let deadline = Instant::now() + SOON;
-    let trouble = loop {
-        if let Err(trouble) = two.health() {
-            break trouble;
-        }
-        assert!(Instant::now() < deadline);
-        tokio::task::yield_now().await;
-    };
-    assert!(
-        trouble.contains("another process") && trouble.contains("server process"),
-        "{trouble}"
-    );
-    assert_eq!(second.events(), []);
-    produced(&log.producer(&topics, 900_000), &topics[0], &texts("r", 20)).await;
-    assert!(store.committed_within(20, SOON).await);
-    shut(&one).await;
-    assert!(second.owned_within(SOON, |o| o.len() == 2).await);
-    produced(&log.producer(&topics, 900_000), &topics[0], &texts("s", 20)).await;
-    assert!(store.committed_within(40, SOON).await);
-    shut(&two).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_log_that_is_away_is_said_in_time() {
-    let mut log = PostgresLog::start(true).await.unwrap();
-    let topics = log.topics(&["clicks"], 1).await;
-    let options = ProducerOptions {
-        queue_records: 10,
-        give_up_after: Duration::from_millis(300),
-        ..ProducerOptions::default()
-    };
-    let producer = PgLogProducer::start(log.connector(), &topics, options).unwrap();
-    producer.health(SOON).await.unwrap();
-    let mut server = log.server.take().unwrap();
-    let server = tokio::task::spawn_blocking(move || {
-        server.stop(StopMode::Fast);
-        server
-    })
-    .await
-    .unwrap();
-    assert!(producer.health(Duration::from_secs(2)).await.is_err());
-    let waiting: Vec<_> = (0..12)
-        .map(|_| producer.produce(record(&topics[0], "k", "x")))
-        .collect();
-    let mut answers = Vec::new();
-    for acknowledgement in waiting {
-        answers.push(acknowledgement.await.unwrap());
-    }
-    let full = answers
-        .iter()
-        .filter(|a| **a == Err(ProduceError::QueueFull))
-        .count();
-    assert_eq!(full, 2);
-    let away = |a: &&Result<_, _>| matches!(a, Err(ProduceError::Unavailable(_)));
-    assert_eq!(answers.iter().filter(away).count(), 10);
-    let started = Instant::now();
-    producer.close(Duration::from_millis(200)).await;
-    assert!(started.elapsed() < Duration::from_secs(2));
-    drop(server);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,5 +1,6 @@
 //! The consumer: one thread a group. One process a group: a session's advisory lock keeps a second one out.
 
+mod group;
 mod turning;
 
 use super::Connector;
@@ -17,6 +18,8 @@ pub struct ConsumerOptions {
     pub poll: Duration,
     /// How long a claim may take.
     pub claim_wait: Duration,
+    /// How long the server may take to answer a read.
+    pub answer: Duration,
     /// How long after a refused claim, or a lost connection, it is tried again.
     pub retry: Duration,
 }
@@ -26,6 +29,7 @@ impl Default for ConsumerOptions {
         ConsumerOptions {
             poll: Duration::from_millis(50),
             claim_wait: Duration::from_secs(5),
+            answer: Duration::from_secs(15),
             retry: Duration::from_millis(500),
         }
     }

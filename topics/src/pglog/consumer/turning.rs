@@ -1,18 +1,17 @@
 //! What the consumer's thread does, turn by turn.
 
+use super::group::take_group;
 use super::{Command, ConsumerOptions, Shared};
 use crate::contract::{Batch, BatchLimits, ClaimError, InFlight, PartitionHost, Subscription};
 use crate::pglog::Connector;
 use crate::pglog::describe;
 use crate::pglog::reader::{Lane, Reader, Room};
-use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 use tokio::sync::{Notify, mpsc};
-use tokio_postgres::Client;
 
 /// How soon a partition without room is looked at again: the host has no way to say that it has room.
 const NO_ROOM: Duration = Duration::from_millis(2);
@@ -218,9 +217,7 @@ impl Turning {
         if wants.is_empty() {
             return Ok(wait);
         }
-        let read = runtime
-            .block_on(reader.read(&mut wants))
-            .map_err(|e| describe(&e))?;
+        let read = answered(runtime, self.options.answer, reader.read(&mut wants))?;
         drop(wants);
         for (partition, result) in read {
             let Some(part) = self.parts.get_mut(&partition) else {
@@ -247,16 +244,19 @@ impl Turning {
     /// Connects and takes the group. Kept out, it lets go of what it had: another process owns it now.
     async fn open_session(&self) -> Result<Reader, (bool, String)> {
         let topics = self.subscription.topics.iter().map(|t| t.no).collect();
-        let open = Reader::open(&self.connector, &self.hint, topics);
-        let reader = tokio::time::timeout(self.options.claim_wait, open)
+        let open = async {
+            let reader = Reader::open(&self.connector, &self.hint, topics)
+                .await
+                .map_err(|e| (false, e))?;
+            match take_group(reader.client(), &self.subscription.group).await {
+                Ok(None) => Ok(reader),
+                Ok(Some(holder)) => Err((true, holder)),
+                Err(error) => Err((false, describe(&error))),
+            }
+        };
+        tokio::time::timeout(self.options.claim_wait, open)
             .await
-            .map_err(|_| (false, "PostgreSQL does not answer".to_owned()))?
-            .map_err(|e| (false, e))?;
-        match take_group(reader.client(), &self.subscription.group).await {
-            Ok(None) => Ok(reader),
-            Ok(Some(holder)) => Err((true, holder)),
-            Err(error) => Err((false, describe(&error))),
-        }
+            .unwrap_or_else(|_| Err((false, SILENT.to_owned())))
     }
 
     async fn open(&mut self) -> Result<(), String> {
@@ -339,9 +339,8 @@ impl Turning {
                 continue;
             };
             if part.state == State::Running {
-                let checked = runtime
-                    .block_on(reader.check(partition, &part.lanes))
-                    .map_err(|e| describe(&e))?;
+                let check = reader.check(partition, &part.lanes);
+                let checked = answered(runtime, self.options.answer, check)?;
                 if let Err(fault) = checked {
                     tracing::error!(partition, reason = %fault.0, "the log cannot go on");
                     part.reset(State::Halted);
@@ -379,6 +378,23 @@ impl Turning {
     }
 }
 
+const SILENT: &str = "PostgreSQL does not answer";
+
+/// Runs a query to its end, or gives it up.
+fn answered<T>(
+    runtime: &Runtime,
+    within: Duration,
+    query: impl Future<Output = Result<T, tokio_postgres::Error>>,
+) -> Result<T, String> {
+    // The timer is made within the runtime.
+    runtime.block_on(async {
+        match tokio::time::timeout(within, query).await {
+            Ok(result) => result.map_err(|e| describe(&e)),
+            Err(_) => Err(SILENT.to_owned()),
+        }
+    })
+}
+
 /// What a partition has room for; none above its high watermark, until it is below half of it.
 fn room(limits: &BatchLimits, full: &mut bool, flight: InFlight) -> Option<Room> {
     let divide_by = if *full { 2 } else { 1 };
@@ -394,33 +410,4 @@ fn room(limits: &BatchLimits, full: &mut bool, flight: InFlight) -> Option<Room>
         bytes: left(limits.bytes, limits.high_bytes, flight.bytes),
         at_least: if flight.records == 0 { 1 } else { enough },
     })
-}
-
-/// Takes the group for this session; `Some`: who holds it.
-async fn take_group(client: &Client, group: &str) -> Result<Option<String>, tokio_postgres::Error> {
-    let digest = Sha256::digest(format!("millrace log group {group}").as_bytes());
-    let key = digest
-        .iter()
-        .take(8)
-        .fold(0_i64, |k, b| (k << 8) | i64::from(*b));
-    let taken = client
-        .query_one("SELECT pg_try_advisory_lock($1)", &[&key])
-        .await?;
-    if taken.get(0) {
-        return Ok(None);
-    }
-    let holder = client
-        .query_opt(
-            "SELECT a.application_name || ', server process ' || a.pid || coalesce(', from ' || host(a.client_addr), '')
-             FROM pg_locks l JOIN pg_stat_activity a USING (pid)
-             WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
-               AND (l.classid::int8 << 32 | l.objid::int8) = $1
-               AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())",
-            &[&key],
-        )
-        .await?;
-    Ok(Some(holder.map_or_else(
-        || "it has just ended".to_owned(),
-        |row| row.get(0),
-    )))
 }

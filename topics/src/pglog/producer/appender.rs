@@ -15,6 +15,8 @@ use tokio_postgres::{Client, Statement};
 
 /// At most one hint in this time.
 const HINT_EVERY: Duration = Duration::from_millis(10);
+/// How long the server may take to answer what is done at once.
+const ANSWER: Duration = Duration::from_secs(3);
 /// Pauses between attempts to connect, or to append again after a definite rollback.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 
@@ -222,7 +224,7 @@ impl Appender {
             let append = client.prepare_typed(STATEMENT, &TYPES).await?;
             Ok::<_, tokio_postgres::Error>(Session { client, append })
         };
-        match timeout(Duration::from_secs(3), open).await {
+        match timeout(ANSWER, open).await {
             Ok(Ok(session)) => {
                 self.session = Some(session);
                 Ok(())
@@ -237,11 +239,14 @@ impl Appender {
         let Some(session) = &self.session else {
             return Err("not connected".to_owned());
         };
-        let result = session.client.batch_execute("").await;
-        result.map_err(|e| {
+        let result = match timeout(ANSWER, session.client.batch_execute("")).await {
+            Ok(result) => result.map_err(|e| describe(&e)),
+            Err(_) => Err("PostgreSQL does not answer".to_owned()),
+        };
+        if result.is_err() {
             self.session = None;
-            describe(&e)
-        })
+        }
+        result
     }
 
     /// Tells readers to look. Beside the append, so that its commit takes no lock of the notification queue.
@@ -249,11 +254,12 @@ impl Appender {
         self.hint_owed = false;
         self.hinted = Instant::now();
         if let Some(session) = &self.session {
-            // A lost hint costs a reader at most its polling interval.
-            let _ = session
-                .client
-                .batch_execute(&format!("NOTIFY {CHANNEL}"))
-                .await;
+            // A lost hint costs a reader at most its polling interval; a connection that says nothing is given up.
+            let notify = format!("NOTIFY {CHANNEL}");
+            let sent = session.client.batch_execute(&notify);
+            if timeout(ANSWER, sent).await.is_err() {
+                self.session = None;
+            }
         }
     }
 
