@@ -3,18 +3,13 @@
 use super::PostgresLog;
 use crate::topics_suite::{Log, SOON};
 use bytes::Bytes;
-use millrace_tests::postgres::StopMode;
-use millrace_tests::proxy::{Protocol, Proxy};
 use millrace_tests::recording_host::{Event, RecordingHost, RecordingStore};
 use millrace_topics::catalogue::GroupSpec;
 use millrace_topics::contract::{
     BatchLimits, Consumer, Outgoing, ProduceError, Producer, Subscription, TopicRef,
 };
 use millrace_topics::pglog::segments::{SegmentOptions, Upkeep, maintain};
-use millrace_topics::pglog::{
-    Connector, ConsumerOptions, PgLogConsumer, PgLogProducer, ProducerOptions, append_in,
-    create_topic, record_at, watermarks,
-};
+use millrace_topics::pglog::{append_in, create_topic, record_at, watermarks};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 

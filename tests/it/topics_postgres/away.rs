@@ -212,4 +212,3 @@ async fn a_log_that_says_nothing_is_noticed_and_found_again() {
     assert_eq!(store.refused(), 0);
     shut(&consumer).await;
 }
-

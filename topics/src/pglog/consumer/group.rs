@@ -4,7 +4,10 @@ use sha2::{Digest, Sha256};
 use tokio_postgres::Client;
 
 /// Takes the group for this session; `Some`: who holds it.
-pub(super) async fn take_group(client: &Client, group: &str) -> Result<Option<String>, tokio_postgres::Error> {
+pub(super) async fn take_group(
+    client: &Client,
+    group: &str,
+) -> Result<Option<String>, tokio_postgres::Error> {
     let digest = Sha256::digest(format!("millrace log group {group}").as_bytes());
     let key = digest
         .iter()
