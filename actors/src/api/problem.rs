@@ -57,11 +57,6 @@ pub const CODES: &[(&str, u16, &str)] = &[
         403,
         "A key of the deployment sees no workspace's data",
     ),
-    (
-        "workspace_key",
-        403,
-        "A key of a workspace does not act on the deployment",
-    ),
     ("workspace_archived", 403, "The workspace is archived"),
     (
         "address_refused",

@@ -10,6 +10,7 @@ pub mod networks;
 pub mod offers;
 pub mod outcomes;
 pub mod postback_info;
+pub mod routing;
 pub mod waiting;
 pub mod workspaces;
 
