@@ -8,6 +8,8 @@ use millrace_schemas::journey::Role;
 use millrace_schemas::outcome::Outcome;
 use millrace_schemas::postback::Status;
 use millrace_tests::postgres::{TestDatabase, connect};
+use millrace_tests::process::{free_address, product};
+use std::process::{Command, Stdio};
 use tokio_postgres::Client;
 
 /// Two visits (one sent twice) and a click; four postbacks: one booked, one of them again, one that can never be booked, one
@@ -124,4 +126,75 @@ async fn a_ledger_is_balanced_until_somebody_touches_it() {
             .expect("the ledger again");
         assert_eq!(failing(&mut client).await, Vec::<String>::new());
     }
+}
+
+/// Runs the whole demo on the first lines of the log; its exit code and its report.
+async fn play(database_url: &str, sabotage: &str) -> (Option<i32>, serde_json::Value) {
+    let address = free_address().expect("a port").to_string();
+    let directory = std::env::temp_dir().join(format!("millrace-demo-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).expect("a directory");
+    let (url, sabotage) = (database_url.to_owned(), sabotage.to_owned());
+    let at = directory.clone();
+    let done = tokio::task::spawn_blocking(move || {
+        Command::new("timeout")
+            .args(["--kill-after=5", "100"])
+            .arg(product().expect("the product"))
+            .args([
+                "demo",
+                "--exit",
+                "--lines",
+                "3000",
+                "--report",
+                "report.json",
+            ])
+            .current_dir(&at)
+            .env("DATABASE_URL", url)
+            .env("MILLRACE_HTTP__DOORS", &address)
+            .env("MILLRACE_HTTP__ADMIN", &address)
+            .env("MILLRACE_SABOTAGE", sabotage)
+            .stdin(Stdio::null())
+            .output()
+            .expect("it runs")
+    })
+    .await
+    .expect("it ran");
+    let report = std::fs::read(directory.join("report.json")).unwrap_or_else(|e| {
+        let said = String::from_utf8_lossy(&done.stderr);
+        panic!("no report ({e}): {said}")
+    });
+    let _ = std::fs::remove_dir_all(&directory);
+    let report = serde_json::from_slice(&report).expect("JSON");
+    (done.status.code(), report)
+}
+
+/// The proof of the proof: with the claims switched off, conversions are booked twice, and the demo says so.
+#[tokio::test]
+async fn a_whole_run_is_balanced_and_one_without_the_claims_is_not() {
+    // The demo makes a database of its own beside this one.
+    let database = TestDatabase::create().await;
+    let (code, report) = play(database.url(), "").await;
+    assert_eq!(
+        (code, &report["balanced"]),
+        (Some(0), &true.into()),
+        "{report:#}"
+    );
+    let sum: i64 = [
+        "applied",
+        "duplicate",
+        "parked",
+        "rejected",
+        "dead_lettered",
+    ]
+    .iter()
+    .map(|outcome| report[*outcome].as_i64().expect("a count"))
+    .sum();
+    assert_eq!(report["accepted"].as_i64(), Some(sum));
+    assert!(sum > 1_000, "{sum}");
+
+    let (code, report) = play(database.url(), "claim").await;
+    assert_eq!(
+        (code, &report["balanced"]),
+        (Some(1), &false.into()),
+        "{report:#}"
+    );
 }

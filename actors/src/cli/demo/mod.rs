@@ -3,7 +3,7 @@
 //! - [`access`]: the log that is replayed. [`scenery`]: networks, offers, campaigns. [`dice`]: chance that is the same each run.
 //! - [`traffic`]: what is sent and what is expected of it; written by `stories` (visitors) and `networks` (postbacks).
 //! - [`stage`]: everything of `millrace up` on an empty database. [`setup`]: the scenery, made over the admin API.
-//! - [`drive`]: sends the plan through the doors. [`progress`]: how far it is.
+//! - [`drive`]: sends the plan through the doors. `progress`: how far it is.
 //! - [`recount`]: plain SQL over stored facts. [`report`]: the checks. [`table`]: for people.
 //!
 //! What may not live here: anything that the product itself needs.
