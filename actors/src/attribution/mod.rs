@@ -1,6 +1,6 @@
 //! Attribution: visits, clicks, postbacks, conversions. Keyed by (workspace, click id), whatever the partition.
 //!
-//! - [`slice`]: the bounded cache of clicks. [`draft`]: overlay and effects of one attempt.
+//! - [`mod@slice`]: the bounded cache of clicks. [`draft`]: overlay and effects of one attempt.
 //! - [`decide`]: one record at a time, pure. [`identity`]: the keys of a conversion. [`settle`]: bookings by their claims, pure.
 //! - [`load`] and [`store`]: the SQL. [`actor`]: what the shell needs to run all this.
 //!
