@@ -113,3 +113,32 @@ async fn one_of_two_is_stopped_past_its_session_and_continued() {
         with_words(&deployment, run.await);
     }
 }
+
+/// An owner that hangs in the middle of a COPY: the server waits for the rest, and no timeout of its own ends that. Its
+/// successor does, and takes over.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_owner_that_hangs_in_a_copy_is_evicted() {
+    let _turn = turn().await;
+    let Some(kafka) = kafka().await else { return };
+    let plan = plan(seed(), 500, 1);
+    let (deployment, produced) = preloaded(kafka, "hung", plan, 50).await.unwrap();
+    let run = async {
+        let mut hung = deployment.store().await;
+        hung.batch_execute(
+            "INSERT INTO ownership (group_name, partition) VALUES ('attribution', 0)",
+        )
+        .await?;
+        let open = hung.transaction().await?;
+        open.execute("SELECT FROM ownership FOR NO KEY UPDATE", &[])
+            .await?;
+        let sink = open
+            .copy_in::<_, bytes::Bytes>("COPY visits FROM STDIN")
+            .await?;
+        let mut sink = std::pin::pin!(sink);
+        let half = bytes::Bytes::from_static(b"1\t");
+        futures::SinkExt::send(&mut sink, half).await?;
+        let _process = deployment.attribution("successor")?.spawn()?;
+        deployment.recounted(&produced).await?.ensure_right()
+    };
+    with_words(&deployment, run.await);
+}

@@ -40,8 +40,21 @@ impl Progress {
 const TAKE: &str = "UPDATE ownership SET epoch = epoch + 1, owner = $3, claimed_at = now()
      WHERE group_name = $1 AND partition = $2 AND stopped_reason IS NULL RETURNING epoch";
 
+/// How long a batch's transaction may be open while its client says nothing, in seconds: the same that
+/// `idle_in_transaction_session_timeout` allows between two statements.
+const HUNG_AFTER_S: f64 = 10.0;
+
+/// Ends sessions that hold a fence and whose client has gone silent in the middle of a COPY: neither the timeout of idle
+/// transactions nor that of statements reaches a server that waits for the rest of one.
+const EVICT: &str = "SELECT pg_terminate_backend(a.pid) FROM pg_stat_activity a
+     WHERE a.datname = current_database() AND a.usename = current_user AND a.pid <> pg_backend_pid()
+       AND a.wait_event = 'ClientRead' AND a.state <> 'idle'
+       AND a.xact_start < clock_timestamp() - make_interval(secs => $1)
+       AND EXISTS (SELECT FROM pg_locks l WHERE l.pid = a.pid AND l.relation = 'ownership'::regclass
+                   AND l.mode = 'RowShareLock' AND l.granted)";
+
 /// Claims a partition: epoch + 1, whoever held it. Waits for the former owner's open transaction up to the session's
-/// `lock_timeout`, then names the holder.
+/// `lock_timeout`, then names the holder, and ends a holder that hangs.
 ///
 /// # Errors
 /// [`ClaimError`].
@@ -72,6 +85,17 @@ pub async fn claim(
             )),
         },
         Err(e) if e.code().is_some_and(|c| c.code() == "55P03") => {
+            match session.query(EVICT, &[&HUNG_AFTER_S]).await {
+                Ok(rows) if rows.is_empty() => {}
+                Ok(rows) => tracing::warn!(
+                    partition,
+                    ended = rows.len(),
+                    "ended sessions that hung in an open transaction"
+                ),
+                Err(e) => {
+                    tracing::warn!(partition, error = %describe(&e), "cannot look for hung sessions")
+                }
+            }
             let holder = session
                 .query(
                     "SELECT owner FROM ownership WHERE group_name = $1 AND partition = $2",
