@@ -296,7 +296,7 @@ async fn a_topic_of_poison_stops_the_partition_rather_than_be_poured_away() {
 async fn a_lost_reply_to_a_commit_neither_loses_nor_doubles() {
     let mut w = World::new().await;
     let (proxy, url) = w.proxy();
-    proxy.eat_only_after("positions");
+    proxy.eat_only_after("UPDATE positions");
     let resets = Arc::default();
     let mut core = w.core(&url, &resets).await;
     let first = w.batch(&["a=1", "a=1"]);
@@ -319,7 +319,7 @@ async fn a_lost_reply_to_a_commit_neither_loses_nor_doubles() {
 async fn a_zombie_with_an_unknown_commit_does_not_steal_its_partition_back() {
     let mut w = World::new().await;
     let (proxy, url) = w.proxy();
-    proxy.eat_only_after("positions");
+    proxy.eat_only_after("UPDATE positions");
     let mut zombie = w.core(&url, &Arc::default()).await;
     proxy.eat_commit_reply(0);
     // While it does not know, another owner claims: its connection is held back until then.
@@ -352,6 +352,21 @@ async fn a_connection_cut_in_the_middle_is_made_again() {
         core.process(&batch).await.unwrap();
         assert_eq!(w.sum("a").await, n);
     }
+}
+
+#[tokio::test]
+async fn a_batch_after_a_lost_one_is_not_processed() {
+    let mut w = World::new().await;
+    let mut core = w.core(w.database.url(), &Arc::default()).await;
+    let topic_no = w.topics[0].no;
+    let lost = w.batch(&["a=1", "a=1"]);
+    let mut next = w.batch(&["a=1"]);
+    next.follow(topic_no, 2);
+    assert_eq!(core.process(&next).await, Err(Exit::Gap));
+    assert_eq!(w.sum("a").await, 0);
+    core.process(&lost).await.unwrap();
+    core.process(&next).await.unwrap();
+    assert_eq!(w.sum("a").await, 3);
 }
 
 #[tokio::test]

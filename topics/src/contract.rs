@@ -121,6 +121,7 @@ pub struct Batch {
     records: Vec<RecordRef>,
     /// Topics (by number) whose end was reached with the last record of this batch. A batch may carry ends alone.
     pub ends: Vec<i32>,
+    follows: Vec<(i32, i64)>,
 }
 
 impl Batch {
@@ -141,6 +142,7 @@ impl Batch {
             arena: Vec::with_capacity(bytes),
             records: Vec::with_capacity(records),
             ends: Vec::new(),
+            follows: Vec::new(),
         }
     }
 
@@ -165,6 +167,18 @@ impl Batch {
             payload_end,
         });
         true
+    }
+
+    /// Says that the records of this topic follow directly upon everything before `offset`: the consumer handed that over,
+    /// or began there. A host that has not processed so far has lost a batch on the way, and must not go on.
+    pub fn follow(&mut self, topic_no: i32, offset: i64) {
+        self.follows.push((topic_no, offset));
+    }
+
+    /// What the consumer said of each topic by [`Batch::follow`].
+    #[must_use]
+    pub fn follows(&self) -> &[(i32, i64)] {
+        &self.follows
     }
 
     /// The records, in the order in which they are to be decided.

@@ -146,7 +146,7 @@ impl<V: Vertical> PartitionActor<V> {
         self.slot.stand(match exit {
             Exit::Fenced => Standing::Fenced(Instant::now()),
             Exit::Stopped(why) => Standing::Stopped(why),
-            Exit::Cancelled => Standing::Ended,
+            Exit::Cancelled | Exit::Gap => Standing::Ended,
         });
         self.slot.stop.store(true, Ordering::SeqCst);
         ctx.stop();

@@ -29,6 +29,9 @@ const ACCEPTED_SKEW_SECS: i64 = 300;
 pub enum Exit {
     /// Another owner holds the partition.
     Fenced,
+    /// A batch follows upon records that were never processed: something was lost on the way from the consumer. The partition
+    /// is claimed anew and read again from its stored position.
+    Gap,
     /// Stopped red: a person looks.
     Stopped(String),
     /// Told to stop.
@@ -130,6 +133,20 @@ impl<V: Vertical> Core<V> {
     pub async fn process(&mut self, batch: &Batch) -> Result<(), Exit> {
         for (topic, end) in self.topics.iter().zip(self.ends.iter_mut()) {
             *end &= !batch.records().iter().any(|r| r.topic_no == topic.no);
+        }
+        for (topic_no, from) in batch.follows() {
+            let next = self.next_offset(*topic_no);
+            if *from > next {
+                metrics::counter!("batch_gaps_total", "group" => V::GROUP.name).increment(1);
+                tracing::error!(
+                    partition = self.start.partition,
+                    topic_no,
+                    from,
+                    next,
+                    "a batch was lost on its way"
+                );
+                return Err(Exit::Gap);
+            }
         }
         let mut work = self.decode(batch);
         let until = work.cut.as_ref().map_or(batch.len(), |(at, _)| *at);

@@ -273,6 +273,7 @@ impl Reader {
         for ((partition, room, lanes), plan) in wants.iter_mut().zip(plans) {
             let mut batch = Batch::new(*partition);
             let mut failed = None;
+            let from: Vec<i64> = lanes.iter().map(|l| l.position).collect();
             for (index, records, bytes) in plan {
                 let rows = answers.next().unwrap_or_default();
                 let Some(lane) = lanes.get_mut(index) else {
@@ -290,6 +291,11 @@ impl Reader {
             if let Some(fault) = failed {
                 out.push((*partition, Err(fault)));
                 continue;
+            }
+            for (lane, from) in lanes.iter().zip(from) {
+                if lane.position > from {
+                    batch.follow(lane.topic_no, from);
+                }
             }
             for lane in lanes.iter_mut() {
                 let high = self.heads.get(&(lane.topic_no, *partition));

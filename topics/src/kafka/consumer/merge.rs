@@ -27,6 +27,8 @@ pub(super) struct Stream<S> {
     head_payload: Vec<u8>,
     /// The offset after the last one read.
     pub next: i64,
+    /// The offset after the last one handed over.
+    handed: i64,
     at_end: bool,
     /// Records read since the last end; all there are if none was seen.
     since_end: u64,
@@ -44,6 +46,7 @@ impl<S: Source> Stream<S> {
             head_key: Vec::new(),
             head_payload: Vec::new(),
             next: 0,
+            handed: 0,
             at_end: false,
             since_end: u64::MAX,
             dry: false,
@@ -60,10 +63,20 @@ impl<S: Source> Stream<S> {
     pub(super) fn restart(&mut self, next: i64) {
         self.head = None;
         self.next = next;
+        self.handed = next;
         self.at_end = false;
         self.since_end = u64::MAX;
         self.dry = false;
         self.dry_since = None;
+    }
+
+    /// What was read and is not kept back is handed over now.
+    pub(super) fn hand_over(&mut self, batch: &mut Batch) {
+        let upto = self.head.map_or(self.next, |(offset, _)| offset);
+        if upto > self.handed {
+            batch.follow(self.topic_no, self.handed);
+            self.handed = upto;
+        }
     }
 
     /// Nobody looks for a while: what is not read is not late.

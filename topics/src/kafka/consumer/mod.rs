@@ -1,9 +1,9 @@
 //! Consuming from Kafka: one thread a group, which polls for as long as it lives.
 //!
-//! - [`assignment`]: rebalances, claims, which partitions run. [`round`]: what the loop does with those that do.
-//! - [`partition`], [`merge`], [`source`]: from a partition's queues to batches.
-//! - [`session`]: the thread's loop over one client of Kafka.
-//! - [`protocol`]: KIP-848 or classic.
+//! - `assignment`: rebalances, claims, which partitions run. `round`: what the loop does with those that do.
+//! - `partition`, `merge`, `source`: from a partition's queues to batches.
+//! - `session`: the thread's loop over one client of Kafka.
+//! - `protocol`: KIP-848 or classic.
 //!
 //! Nothing starts from the group's committed offsets; they are written about once a second so that lag tools see progress.
 

@@ -147,6 +147,9 @@ impl<S: Source> Partition<S> {
             self.last = (batch.len(), batch.bytes());
         }
         batch.order_by_topic(topics);
+        for stream in &mut self.streams {
+            stream.hand_over(&mut batch);
+        }
         self.offer(host, batch)
     }
 
