@@ -76,6 +76,44 @@ async fn one_of_two_is_killed() {
     with_words(&deployment, run.await);
 }
 
+/// Processes come and go at random, under either protocol: every partition changes hands many times.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn three_processes_come_and_go() {
+    let _turn = turn().await;
+    let Some(kafka) = kafka().await else { return };
+    let seed = seed();
+    for protocol in ["consumer", "classic"] {
+        let mut rng = Rng::new(seed ^ 11);
+        let plan = plan(seed, 20_000, 6);
+        let (mut deployment, produced) = preloaded(kafka, protocol, plan, 50).await.unwrap();
+        deployment.set("log.group_protocol", protocol);
+        let run = async {
+            let mut alive: Vec<Process> = Vec::new();
+            for change in 0..10 {
+                let name = format!("{protocol}-{change}");
+                alive.push(deployment.attribution(&name)?.spawn()?);
+                let at = deployment.progress().await;
+                let moment = next_moment(&mut rng, at, produced.places.len(), 11 - change);
+                let newest = alive.len() - 1;
+                deployment
+                    .wait_for_progress(&mut alive[newest], moment)
+                    .await?;
+                if alive.len() > 2 {
+                    let mut gone = alive.swap_remove(rng.below(3) as usize);
+                    if rng.one_in(2) {
+                        gone.kill()?;
+                    } else {
+                        gone.terminate(PATIENCE).await?;
+                    }
+                }
+            }
+            deployment.recounted(&produced).await?.ensure_right()
+        };
+        let result = run.await;
+        with_words(&deployment, result);
+    }
+}
+
 /// Stopped past its session wherever it stands: idle between batches, before a transaction, or with one open.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_of_two_is_stopped_past_its_session_and_continued() {

@@ -20,7 +20,9 @@ async fn killed_twenty_times_at_random_moments() {
     let seed = seed();
     let mut rng = Rng::new(seed);
     let plan = plan(seed, 30_000, 4);
-    let (deployment, produced) = preloaded(kafka, "kills", plan, 100).await.unwrap();
+    let (mut deployment, produced) = preloaded(kafka, "kills", plan, 100).await.unwrap();
+    // Slices far smaller than what is read: what was dropped from memory is found again in the store.
+    deployment.set("attribution.slice_clicks", 200);
     let run = async {
         for life in 0..20 {
             let mut process = deployment.attribution(&format!("life-{life}"))?.spawn()?;
@@ -36,7 +38,8 @@ async fn killed_twenty_times_at_random_moments() {
         anyhow::ensure!(status.success(), "a told stop ended with {status}");
         Ok(())
     };
-    with_words(&deployment, run.await);
+    let result = run.await;
+    with_words(&deployment, result);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

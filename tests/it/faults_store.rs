@@ -132,6 +132,32 @@ async fn the_connection_is_cut_refused_and_stalled() {
     with_words(&deployment, run.await);
 }
 
+/// Records of days past, and a day's border in the middle: a backlog after a long outage.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_backlog_of_days_is_booked_to_its_days() {
+    const DAY: i64 = 86_400_000_000;
+    let _turn = turn().await;
+    let Some(kafka) = kafka().await else { return };
+    let seed = seed();
+    let mut plan = plan(seed, 4_000, 2);
+    // Five seconds before midnight, four days ago, on for eight seconds.
+    plan.start = (plan.start / DAY - 3) * DAY - 5_000_000;
+    let (mut deployment, produced) = preloaded(kafka, "backlog", plan, 100).await.unwrap();
+    // What waits must not expire of old age while this test looks.
+    deployment.set("attribution.park_for_s", 30 * 86_400);
+    let run = async {
+        let (proxy, launch) = through(&deployment, "consumer")?;
+        proxy.eat_commit_reply(1);
+        let _process = launch.spawn()?;
+        deployment.recounted(&produced).await?.ensure_right()?;
+        let sql = "SELECT count(DISTINCT (accepted_at AT TIME ZONE 'UTC')::date) FROM visits";
+        let days: i64 = deployment.store().await.query_one(sql, &[]).await?.get(0);
+        anyhow::ensure!(days == 2, "{days} days");
+        Ok(())
+    };
+    with_words(&deployment, run.await);
+}
+
 /// Two runs over one list, one of them disturbed, end in one ledger.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_disturbed_run_ends_in_the_ledger_of_an_undisturbed_one() {
