@@ -114,8 +114,8 @@ impl<V: Vertical> PartitionActor<V> {
         }
     }
 
-    /// Runs one piece of work with the mailbox closed meanwhile.
-    fn work<F, Fut>(&mut self, ctx: &mut Context<Self>, work: F)
+    /// Runs one piece of work with the mailbox closed meanwhile. `handed`: records and bytes that are finished with it.
+    fn work<F, Fut>(&mut self, ctx: &mut Context<Self>, handed: (usize, usize), work: F)
     where
         F: FnOnce(Core<V>) -> Fut,
         Fut: Future<Output = (Core<V>, Result<(), Exit>)> + 'static,
@@ -133,6 +133,9 @@ impl<V: Vertical> PartitionActor<V> {
                     .positions
                     .lock()
                     .unwrap_or_else(PoisonError::into_inner) = positions;
+                // After the positions: who sees nothing under way sees how far it came.
+                actor.slot.records.fetch_sub(handed.0, Ordering::SeqCst);
+                actor.slot.bytes.fetch_sub(handed.1, Ordering::SeqCst);
                 drop(guard);
                 match result {
                     Ok(()) => actor.core = Some(core),
@@ -172,7 +175,7 @@ impl<V: Vertical> Actor for PartitionActor<V> {
                 actor.end(Exit::Cancelled, ctx);
                 return;
             }
-            actor.work(ctx, |mut core| async move {
+            actor.work(ctx, (0, 0), |mut core| async move {
                 let result = core.sweep().await;
                 (core, result)
             });
@@ -196,19 +199,16 @@ impl<V: Vertical> Handler<Deliver> for PartitionActor<V> {
 
     fn handle(&mut self, Deliver(batch): Deliver, ctx: &mut Context<Self>) {
         let (records, bytes) = (batch.len(), batch.bytes());
-        let slot = Arc::clone(&self.slot);
-        if slot.stop.load(Ordering::SeqCst) {
+        if self.slot.stop.load(Ordering::SeqCst) {
             // Revoked: what is queued is somebody else's now.
             self.end(Exit::Cancelled, ctx);
             return;
         }
-        self.work(ctx, move |mut core| async move {
+        self.work(ctx, (records, bytes), move |mut core| async move {
             let began = Instant::now();
             let result = core.process(&batch).await;
             metrics::histogram!("batch_seconds", "group" => V::GROUP.name)
                 .record(began.elapsed().as_secs_f64());
-            slot.records.fetch_sub(records, Ordering::SeqCst);
-            slot.bytes.fetch_sub(bytes, Ordering::SeqCst);
             (core, result)
         });
     }
