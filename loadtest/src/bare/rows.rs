@@ -152,6 +152,10 @@ impl Batch {
         Ok(())
     }
 
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "a row of the log has that many columns of its own"
+    )]
     fn log(
         &mut self,
         record: &PostbackRecord,
