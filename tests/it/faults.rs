@@ -7,7 +7,7 @@ use millrace_tests::process::Process;
 use millrace_tests::recount::Produced;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use tokio::sync::{Mutex, MutexGuard, OnceCell};
+use tokio::sync::{OnceCell, Semaphore, SemaphorePermit};
 
 /// How long a member of a group may be silent, in these runs: a member that was killed holds its partitions that long.
 pub const SESSION: Duration = Duration::from_millis(1_500);
@@ -28,10 +28,18 @@ pub fn now() -> i64 {
     i64::try_from(since.as_micros()).unwrap()
 }
 
-/// One fault run at a time: each wants the machine's two cores.
-pub async fn turn() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::const_new(());
-    TURN.lock().await
+/// Fault runs that may go on beside each other: much of each is waiting for a session to end.
+const BESIDE: u32 = 2;
+static TURNS: Semaphore = Semaphore::const_new(BESIDE as usize);
+
+/// A turn of a fault run; held to its end.
+pub async fn turn() -> SemaphorePermit<'static> {
+    TURNS.acquire().await.expect("never closed")
+}
+
+/// A turn of a run that disturbs what all share: no other goes on meanwhile.
+pub async fn turn_alone() -> SemaphorePermit<'static> {
+    TURNS.acquire_many(BESIDE).await.expect("never closed")
 }
 
 /// The broker of all fault runs; `None` where Kafka is absent.

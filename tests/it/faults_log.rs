@@ -1,11 +1,11 @@
 //! Kafka goes away and comes back under a running consumer.
 
-use crate::faults::{kafka, next_moment, plan, preloaded, seed, turn, with_words};
+use crate::faults::{kafka, next_moment, plan, preloaded, seed, turn_alone, with_words};
 use millrace_tests::generator::Rng;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn kafka_is_killed_and_restarted() {
-    let _turn = turn().await;
+    let _turn = turn_alone().await;
     let Some(kafka) = kafka().await else { return };
     let seed = seed();
     let mut rng = Rng::new(seed ^ 5);
