@@ -3,6 +3,8 @@
 mod admin;
 mod attribution;
 mod attribution_model;
+mod cli;
+mod database_tls;
 mod demo;
 mod doctor;
 mod doors;

@@ -165,7 +165,8 @@ async fn list(
     context.answer(&listing)
 }
 
-/// Fences whoever runs the partition (its epoch moves), so that no open batch can move the position back.
+/// Fences whoever runs the partition (its epoch moves, and nobody owns it), so that no open batch can move the position back;
+/// its host sees that within a second and claims it anew.
 async fn move_to(client: &mut Client, set: &Set) -> anyhow::Result<(Option<i64>, i64)> {
     let group = known(&set.group)?;
     if set.reason.trim().is_empty() {
@@ -195,7 +196,7 @@ async fn move_to(client: &mut Client, set: &Set) -> anyhow::Result<(Option<i64>,
     .await?;
     let epoch: i64 = tx
         .query_one(
-            "UPDATE ownership SET epoch = epoch + 1, stopped_reason = NULL, stopped_at = NULL
+            "UPDATE ownership SET epoch = epoch + 1, owner = '', stopped_reason = NULL, stopped_at = NULL
              WHERE group_name = $1 AND partition = $2 RETURNING epoch",
             &[&group, &set.partition],
         )

@@ -177,7 +177,31 @@ async fn watch<V: Vertical>(shared: Arc<Shared<V>>, connect: Connect) {
                 }
             }
         }
+        disown(&shared, &live).await;
         session = Some(live);
+    }
+}
+
+/// Ends actors whose partition an operator has taken (`millrace positions set`: a new epoch that nobody owns). An idle actor
+/// opens no transaction, so it would not notice the fence by itself. Another process's claim is left to the log's protocol.
+async fn disown<V: Vertical>(shared: &Shared<V>, session: &Session) {
+    let taken = session
+        .query(
+            "SELECT partition, epoch FROM ownership WHERE group_name = $1 AND owner = ''",
+            &[&V::GROUP.name],
+        )
+        .await
+        .unwrap_or_default();
+    let running = locked(&shared.running);
+    for row in &taken {
+        let (partition, epoch): (i32, i64) = (row.get(0), row.get(1));
+        let Some(found) = running.get(&partition) else {
+            continue;
+        };
+        if found.slot.epoch.load(Ordering::SeqCst) < epoch {
+            found.slot.stop.store(true, Ordering::SeqCst);
+            found.slot.stand(Standing::Ended);
+        }
     }
 }
 
