@@ -1,7 +1,7 @@
 //! CPU time and memory of processes, from /proc.
 
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// One process as /proc tells it.
 #[derive(Clone, Copy, Debug)]
@@ -26,6 +26,12 @@ fn stat(pid: u32) -> Option<Stat> {
 fn ticks(n: u64) -> Duration {
     let per_second = rustix::param::clock_ticks_per_second().max(1);
     Duration::from_nanos(n * 1_000_000_000 / per_second)
+}
+
+/// CPU time of a process alone, all its threads.
+#[must_use]
+pub fn own(pid: u32) -> Duration {
+    stat(pid).map_or(Duration::ZERO, |s| ticks(s.own))
 }
 
 /// CPU time of a process and of everything that it ever started: its own, of children that ended and were waited for, and of
@@ -103,6 +109,65 @@ pub fn machine_busy() -> Duration {
     // user nice system _idle _iowait irq softirq; steal and guests are somebody else's.
     let busy = [0, 1, 2, 5, 6].iter().filter_map(|i| fields.get(*i)).sum();
     ticks(busy)
+}
+
+/// What this program, processes with their children, and the machine had used at a time.
+pub struct Clocks<const N: usize> {
+    pids: [u32; N],
+    own: Duration,
+    trees: [Duration; N],
+    machine: Duration,
+    at: Instant,
+}
+
+/// What they used since.
+pub struct Spent<const N: usize> {
+    /// This program, alone.
+    pub own: Duration,
+    /// The processes, each with its children.
+    pub trees: [Duration; N],
+    /// All of the machine.
+    pub machine: Duration,
+    /// The time that passed.
+    pub wall: Duration,
+}
+
+impl<const N: usize> Clocks<N> {
+    /// Reads them all.
+    #[must_use]
+    pub fn read(pids: [u32; N]) -> Clocks<N> {
+        Clocks {
+            pids,
+            own: own(std::process::id()),
+            trees: pids.map(tree),
+            machine: machine_busy(),
+            at: Instant::now(),
+        }
+    }
+
+    /// What was used since this reading.
+    #[must_use]
+    pub fn since(&self) -> Spent<N> {
+        let now = Clocks::read(self.pids);
+        let mut trees = now.trees;
+        for (tree, before) in trees.iter_mut().zip(self.trees) {
+            *tree = tree.saturating_sub(before);
+        }
+        Spent {
+            own: now.own.saturating_sub(self.own),
+            trees,
+            machine: now.machine.saturating_sub(self.machine),
+            wall: now.at.duration_since(self.at),
+        }
+    }
+}
+
+impl<const N: usize> Spent<N> {
+    /// How many cores were busy with what is not `known`.
+    #[must_use]
+    pub fn others(&self, known: Duration) -> f64 {
+        self.machine.saturating_sub(known).as_secs_f64() / self.wall.as_secs_f64()
+    }
 }
 
 /// Restricts a running process, all its threads, to one CPU.

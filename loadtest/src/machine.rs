@@ -26,9 +26,9 @@ fn proc_field(file: &str, name: &str) -> String {
         .unwrap_or_else(|| "unknown".to_owned())
 }
 
-/// One paragraph for a report.
+/// One paragraph for a report; `seed` is the generator's, where one was used.
 #[must_use]
-pub fn describe(kafka: Option<&str>, seed: u64) -> String {
+pub fn describe(kafka: Option<&str>, seed: impl Into<Option<u64>>) -> String {
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
     let memory = proc_field("/proc/meminfo", "MemTotal")
         .split_whitespace()
@@ -51,8 +51,9 @@ pub fn describe(kafka: Option<&str>, seed: u64) -> String {
         versions.push(format!("Apache Kafka {kafka}"));
         versions.push(format!("librdkafka {librdkafka}"));
     }
+    versions.extend(seed.into().map(|seed| format!("seed {seed}")));
     format!(
-        "{} · {cores} × {} · {memory} GiB · Linux {} · {} · seed {seed} · `{}`",
+        "{} · {cores} × {} · {memory} GiB · Linux {} · {} · `{}`",
         jiff::Timestamp::now().strftime("%Y-%m-%d %H:%M UTC"),
         proc_field("/proc/cpuinfo", "model name"),
         first_line(Command::new("uname").arg("-r")),

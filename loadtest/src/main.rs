@@ -9,6 +9,7 @@ mod consume;
 mod contender;
 #[expect(dead_code, reason = "the doors are measured next")]
 mod cpu;
+mod log;
 mod machine;
 mod preload;
 mod product;
@@ -38,6 +39,8 @@ enum Command {
     Workload(stack::WorkloadOptions),
     /// Consuming workload W from preloaded Kafka topics: the product against the bare loop.
     Consume(consume::Options),
+    /// Writing and reading a log with the product's producers and consumers: the Postgres log and Kafka.
+    Log(log::Options),
     /// Holds up PostgreSQL and Kafka with the workload in it, for a look by hand.
     Stand(stack::StandOptions),
     /// The bare loop alone, on topics that are there (used by `consume`).
@@ -62,6 +65,7 @@ fn main() -> anyhow::Result<()> {
     match Cli::parse().command {
         Command::Workload(options) => make(&options),
         Command::Consume(options) => consume::run(&options),
+        Command::Log(options) => log::run(&options),
         Command::Stand(options) => stack::stand(&options),
         Command::BareConsume(options) => bare::consume(&options).map(|never| match never {}),
         Command::ProductConsume(options) => product::consume(&options),

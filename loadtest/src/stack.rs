@@ -113,12 +113,7 @@ impl Stack {
     /// # Errors
     /// PostgreSQL fails.
     pub async fn fresh_database(&self, partitions: i32) -> anyhow::Result<TestDatabase> {
-        let database = TestDatabase::create_on(&self.postgres).await;
-        let client = connect(database.url()).await;
-        for topic in [CLICKS, POSTBACKS] {
-            catalogue::register(&client, topic, "", partitions).await?;
-        }
-        Ok(database)
+        Ok(database_on(&self.postgres, partitions).await?.0)
     }
 
     /// Makes both topics anew and fills them.
@@ -126,18 +121,7 @@ impl Stack {
     /// # Errors
     /// Kafka does not take them.
     pub async fn preload(&self, options: &WorkloadOptions) -> anyhow::Result<Loaded> {
-        let admin = KafkaAdmin::new(&self.settings);
-        let mut topics = Vec::new();
-        for (no, name) in (1..).zip([CLICKS, POSTBACKS]) {
-            admin.delete_topic(name).await?;
-            admin.create_topic(name, options.partitions, 1).await?;
-            topics.push(TopicRef {
-                no,
-                name: name.to_owned(),
-                log_name: name.to_owned(),
-                partitions: options.partitions,
-            });
-        }
+        let topics = fresh_topics(&self.settings, options.partitions).await?;
         let brokers = self.brokers().to_owned();
         let workload = options.workload();
         let bar = bar("producing");
@@ -150,6 +134,46 @@ impl Stack {
         .await?
         .context("preloading")
     }
+}
+
+/// A migrated database on a server, and both topics as its catalogue knows them.
+///
+/// # Errors
+/// PostgreSQL fails.
+pub async fn database_on(
+    server: &DedicatedServer,
+    partitions: i32,
+) -> anyhow::Result<(TestDatabase, Vec<TopicRef>)> {
+    let database = TestDatabase::create_on(server).await;
+    let client = connect(database.url()).await;
+    let mut topics = Vec::new();
+    for topic in [CLICKS, POSTBACKS] {
+        topics.push(catalogue::register(&client, topic, "", partitions).await?);
+    }
+    Ok((database, topics))
+}
+
+/// Makes both topics anew in Kafka, empty.
+///
+/// # Errors
+/// Kafka fails.
+pub async fn fresh_topics(
+    settings: &KafkaSettings,
+    partitions: i32,
+) -> anyhow::Result<Vec<TopicRef>> {
+    let admin = KafkaAdmin::new(settings);
+    let mut topics = Vec::new();
+    for (no, name) in (1..).zip([CLICKS, POSTBACKS]) {
+        admin.delete_topic(name).await?;
+        admin.create_topic(name, partitions, 1).await?;
+        topics.push(TopicRef {
+            no,
+            name: name.to_owned(),
+            log_name: name.to_owned(),
+            partitions,
+        });
+    }
+    Ok(topics)
 }
 
 /// What to hold up.

@@ -3,12 +3,13 @@
 use bytes::Bytes;
 use millrace_tests::kafka::{self, Kafka};
 use millrace_tests::process::{Launch, Process, Scratch};
-use millrace_tests::recording_host::{Event, RecordingHost, RecordingStore};
+use millrace_tests::recording_host::{RecordingHost, RecordingStore};
 use millrace_topics::contract::{
     BatchLimits, Consumer, Outgoing, Producer, Subscription, TopicRef,
 };
 use millrace_topics::kafka::{GroupProtocol, KafkaConsumer, KafkaProducer, KafkaSettings};
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,59 +27,6 @@ fn subscription(group: &str, topics: &[TopicRef]) -> Subscription {
 fn host(name: &str, topics: &[TopicRef], store: &Arc<RecordingStore>) -> Arc<RecordingHost> {
     let numbers: Vec<i32> = topics.iter().map(|t| t.no).collect();
     RecordingHost::new(name, &numbers, store)
-}
-
-/// Not a test of its own: the member that the tests below start as a process. It commits nothing and tells what it sees.
-#[test]
-#[ignore = "started as a process by the tests of this module"]
-fn member() {
-    let Ok(arguments) = std::env::var("MILLRACE_TEST_MEMBER") else {
-        return;
-    };
-    let mut parts = arguments.split('|');
-    let mut next = || parts.next().unwrap().to_owned();
-    let settings = KafkaSettings {
-        brokers: next(),
-        protocol: if next() == "classic" {
-            GroupProtocol::Classic
-        } else {
-            GroupProtocol::Consumer
-        },
-        ..KafkaSettings::default()
-    };
-    tracing_subscriber::fmt().with_ansi(false).init();
-    let group = next();
-    let topics: Vec<TopicRef> = (1..)
-        .zip(parts)
-        .map(|(no, name)| TopicRef {
-            no,
-            name: name.to_owned(),
-            log_name: name.to_owned(),
-            partitions: PARTITIONS,
-        })
-        .collect();
-    let host = host("member", &topics, &RecordingStore::new());
-    host.hold();
-    let _consumer = KafkaConsumer::start(
-        &settings,
-        subscription(&group, &topics),
-        Arc::clone(&host) as _,
-    )
-    .unwrap();
-    let mut told = 0;
-    loop {
-        let seen = host.wait_events(Duration::from_secs(600), |events| events.len() > told);
-        assert!(seen, "nobody killed this process");
-        let events = host.events();
-        for event in events.iter().skip(told) {
-            match event {
-                Event::Assigned { .. } => println!("owns {:?}.", host.owned().len()),
-                Event::Revoked { lost, .. } => println!("revoked, lost: {lost}."),
-                _ => {}
-            }
-        }
-        told = events.len();
-    }
 }
 
 struct Scene {
@@ -117,24 +65,19 @@ impl Scene {
             GroupProtocol::Classic => "classic",
             _ => "consumer",
         };
-        let names: Vec<&str> = self.topics.iter().map(|t| t.log_name.as_str()).collect();
-        let arguments = format!(
-            "{}|{protocol}|{}|{}",
-            self.settings.brokers,
-            self.group,
-            names.join("|")
-        );
-        let program = std::env::current_exe().unwrap();
-        Launch::program(name, &program, self.scratch.path())
-            .args([
-                "--exact",
-                "kafka_members::member",
-                "--ignored",
-                "--nocapture",
-            ])
-            .env("MILLRACE_TEST_MEMBER", arguments)
-            .spawn()
-            .unwrap()
+        Launch::program(
+            name,
+            Path::new(env!("CARGO_BIN_EXE_kafka-member")),
+            self.scratch.path(),
+        )
+        .args([self.settings.brokers.as_str(), protocol, &self.group])
+        .args(
+            self.topics
+                .iter()
+                .map(|t| format!("{}:{}", t.log_name, t.partitions)),
+        )
+        .spawn()
+        .unwrap()
     }
 
     /// Produces until every record is acknowledged; a refused one is tried again (the broker that it went to has died).

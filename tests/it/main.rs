@@ -20,7 +20,6 @@ mod faults_store;
 mod kafka_consumer;
 mod kafka_members;
 mod kafka_producer;
-mod kafka_throughput;
 mod migrate;
 mod proxy;
 mod readme;

@@ -12,7 +12,6 @@ use std::sync::Arc;
 
 mod alone;
 mod away;
-mod throughput;
 
 crate::topics_suite!(PostgresLog);
 

@@ -1,6 +1,7 @@
 //! The consumer: one thread a group. One process a group: a session's advisory lock keeps a second one out.
 
 mod group;
+mod part;
 mod turning;
 
 use super::Connector;

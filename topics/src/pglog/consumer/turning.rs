@@ -1,11 +1,12 @@
 //! What the consumer's thread does, turn by turn.
 
 use super::group::take_group;
+use super::part::{Part, State};
 use super::{Command, ConsumerOptions, Shared};
-use crate::contract::{Batch, BatchLimits, ClaimError, InFlight, PartitionHost, Subscription};
+use crate::contract::{ClaimError, PartitionHost, Subscription};
 use crate::pglog::Connector;
 use crate::pglog::describe;
-use crate::pglog::reader::{Lane, Reader, Room};
+use crate::pglog::reader::{Lane, Reader};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -19,45 +20,6 @@ const NO_ROOM: Duration = Duration::from_millis(2);
 const GATHER: Duration = Duration::from_millis(5);
 /// How often the host is asked for partitions that are to be assigned anew.
 const ASK_EVERY: Duration = Duration::from_millis(500);
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    /// To be assigned at that time.
-    Waiting(Instant),
-    /// Read.
-    Running,
-    /// Stopped by the host, or by a fault of the log, until the host wants it again.
-    Halted,
-}
-
-struct Part {
-    state: State,
-    lanes: Vec<Lane>,
-    /// A batch for which the host had no room.
-    held: Option<Batch>,
-    /// Above the high watermark, until below the low one.
-    full: bool,
-    /// Paused by an operator.
-    paused: bool,
-}
-
-impl Part {
-    fn new(now: Instant) -> Part {
-        Part {
-            state: State::Waiting(now),
-            lanes: Vec::new(),
-            held: None,
-            full: false,
-            paused: false,
-        }
-    }
-
-    fn reset(&mut self, state: State) {
-        self.state = state;
-        self.lanes.clear();
-        self.held = None;
-        self.full = false;
-    }
-}
 
 /// The consumer's thread. Host calls are made outside of the runtime.
 pub(super) struct Turning {
@@ -200,7 +162,7 @@ impl Turning {
             if part.state != State::Running || part.paused || part.held.is_some() {
                 continue;
             }
-            match room(&limits, &mut part.full, self.host.in_flight(*partition)) {
+            match part.room(&limits, self.host.in_flight(*partition)) {
                 Some(room) => {
                     // Small batches are left to gather for a busy partition.
                     if room.at_least > 1 {
@@ -392,22 +354,5 @@ fn answered<T>(
             Ok(result) => result.map_err(|e| describe(&e)),
             Err(_) => Err(SILENT.to_owned()),
         }
-    })
-}
-
-/// What a partition has room for; none above its high watermark, until it is below half of it.
-fn room(limits: &BatchLimits, full: &mut bool, flight: InFlight) -> Option<Room> {
-    let divide_by = if *full { 2 } else { 1 };
-    *full = flight.records >= limits.high_records.div_ceil(divide_by)
-        || flight.bytes >= limits.high_bytes.div_ceil(divide_by);
-    if *full {
-        return None;
-    }
-    let left = |limit: usize, high: usize, used: usize| limit.min(high.saturating_sub(used)).max(1);
-    let enough = i64::try_from(limits.records / 4).unwrap_or(i64::MAX).max(1);
-    Some(Room {
-        records: left(limits.records, limits.high_records, flight.records),
-        bytes: left(limits.bytes, limits.high_bytes, flight.bytes),
-        at_least: if flight.records == 0 { 1 } else { enough },
     })
 }
