@@ -154,7 +154,7 @@ async fn one(
     let clocks = Clocks::read(stack);
     let mut process = contender.start(stack.brokers(), database.url(), tuning)?;
     let pid = process.pid();
-    let (first, last, seconds) = progress(&client, contender.group(), totals.records, || {
+    let (first, last, seconds) = watch(&client, contender.group(), totals.records, |_| {
         process.check()
     })
     .await?;
@@ -177,12 +177,15 @@ async fn one(
 }
 
 /// Watches the stored positions until all records are consumed: how many were at the first sight of progress, how many at
-/// the end, and the seconds between.
-async fn progress(
+/// the end, and the seconds between. `look` is called with each figure.
+///
+/// # Errors
+/// The store is away, `look` fails, or nothing moves for a minute.
+pub async fn watch(
     client: &Client,
     group: &str,
     records: u64,
-    mut alive: impl FnMut() -> anyhow::Result<()>,
+    mut look: impl FnMut(u64) -> anyhow::Result<()>,
 ) -> anyhow::Result<(u64, u64, f64)> {
     let sql = client
         .prepare(
@@ -202,12 +205,16 @@ async fn progress(
         if at > 0 && began.is_none() {
             began = Some((at, Instant::now()));
         }
+        if at < records {
+            look(at)?;
+        }
         if let Some((first, since)) = began
             && at >= records
         {
-            return Ok((first, at, since.elapsed().as_secs_f64().max(1e-3)));
+            let seconds = since.elapsed().as_secs_f64().max(1e-3);
+            look(at)?;
+            return Ok((first, at, seconds));
         }
-        alive()?;
         ensure!(
             moved.elapsed() < Duration::from_secs(60),
             "no progress for a minute at {at} of {records}"

@@ -188,6 +188,12 @@ impl Running {
         Ok(())
     }
 
+    /// Whether it has said this.
+    #[must_use]
+    pub fn said(&self, what: &str) -> bool {
+        std::fs::read_to_string(&self.log).is_ok_and(|text| text.contains(what))
+    }
+
     /// What it said last.
     #[must_use]
     pub fn last_words(&self) -> String {

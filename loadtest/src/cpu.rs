@@ -87,15 +87,6 @@ fn status_kib(pid: u32, name: &str) -> u64 {
         .unwrap_or(0)
 }
 
-/// How busy the machine is with others: the 1-minute load.
-#[must_use]
-pub fn load() -> f64 {
-    std::fs::read_to_string("/proc/loadavg")
-        .ok()
-        .and_then(|t| t.split_whitespace().next()?.parse().ok())
-        .unwrap_or(0.0)
-}
-
 /// CPU time that all processes of the machine have used, in seconds: what a measurement does not know of shows here.
 #[must_use]
 pub fn machine_busy() -> Duration {

@@ -3,14 +3,15 @@
 mod bare;
 mod bare_http;
 mod broker;
-#[expect(dead_code, reason = "the doors are measured next")]
 mod client;
 mod consume;
 mod contender;
-#[expect(dead_code, reason = "the doors are measured next")]
 mod cpu;
+mod decide;
+mod ingest;
 mod log;
 mod machine;
+mod memory;
 mod preload;
 mod product;
 mod report;
@@ -19,6 +20,10 @@ mod workload;
 
 use clap::{Parser, Subcommand};
 use std::net::SocketAddr;
+
+/// The product's allocator, for the comparators too.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Load generator and comparators of Millrace. Build with --release before you believe a figure.
 #[derive(Parser)]
@@ -41,6 +46,18 @@ enum Command {
     Consume(consume::Options),
     /// Writing and reading a log with the product's producers and consumers: the Postgres log and Kafka.
     Log(log::Options),
+    /// Decoding and deciding without the store against the bare parse.
+    Decide(decide::Options),
+    /// `POST /e` acknowledged by Kafka against a bare actix-web 204.
+    Ingest(ingest::Options),
+    /// Memory of an idle `millrace up`, and of slices that many keys pass through.
+    Memory(memory::Options),
+    /// Everything, one after the other.
+    All {
+        /// At a small scale and without writing: does it still run?
+        #[arg(long)]
+        short: bool,
+    },
     /// Holds up PostgreSQL and Kafka with the workload in it, for a look by hand.
     Stand(stack::StandOptions),
     /// The bare loop alone, on topics that are there (used by `consume`).
@@ -66,11 +83,40 @@ fn main() -> anyhow::Result<()> {
         Command::Workload(options) => make(&options),
         Command::Consume(options) => consume::run(&options),
         Command::Log(options) => log::run(&options),
+        Command::Decide(options) => decide::run(&options),
+        Command::Ingest(options) => ingest::run(&options),
+        Command::Memory(options) => memory::run(&options),
+        Command::All { short } => all(short),
         Command::Stand(options) => stack::stand(&options),
         Command::BareConsume(options) => bare::consume(&options).map(|never| match never {}),
         Command::ProductConsume(options) => product::consume(&options),
         Command::BareHttp { address, workers } => bare_http::serve(address, workers),
     }
+}
+
+/// Each command with its defaults, or small.
+fn all(short: bool) -> anyhow::Result<()> {
+    let command = |words: &[&str]| -> anyhow::Result<()> {
+        let small: &[&str] = match (short, words) {
+            (false, _) => &[],
+            (true, ["decide"]) => &["--dry", "--records", "50000", "--rounds", "1"],
+            (true, ["consume"]) => &["--dry", "--records", "100000", "--rounds", "1"],
+            (true, ["ingest"]) => &["--dry", "--requests", "5000", "--rounds", "1"],
+            (true, _) => &["--dry", "--records", "50000", "--idle", "2"],
+        };
+        println!("\n== {}", words.join(" "));
+        // A process of its own, so that each section names the command that repeats it, and none warms another.
+        let status = std::process::Command::new(std::env::current_exe()?)
+            .args(words)
+            .args(small)
+            .status()?;
+        anyhow::ensure!(status.success(), "`{}` failed", words.join(" "));
+        Ok(())
+    };
+    command(&["decide"])?;
+    command(&["consume"])?;
+    command(&["ingest"])?;
+    command(&["memory"])
 }
 
 fn make(options: &stack::WorkloadOptions) -> anyhow::Result<()> {

@@ -5,8 +5,8 @@ use anyhow::Context;
 use millrace::attribution::actor::Attribution;
 use millrace::postgres::pool::Database;
 use millrace::runtime::clock::SystemClock;
+use millrace::runtime::connector::connector;
 use millrace::runtime::host::{GroupHost, HostConfig};
-use millrace::runtime::session::Connect;
 use millrace::settings;
 use millrace_topics::catalogue::{self, ATTRIBUTION};
 use millrace_topics::contract::{BatchLimits, Subscription};
@@ -47,13 +47,7 @@ pub fn consume(options: &Options) -> anyhow::Result<()> {
     actix_rt::System::new().block_on(async move {
         let (client, _driver) = database.single().await?;
         let topics = catalogue::group_topics(&catalogue::load(&client).await?, &ATTRIBUTION)?;
-        let connect: Connect = Arc::new(move || {
-            let database = database.clone();
-            Box::pin(async move {
-                let (client, _driver) = database.single().await.map_err(|e| e.to_string())?;
-                Ok(client)
-            })
-        });
+        let connect = connector(&database, Duration::from_secs(2));
         let config = HostConfig {
             topics: topics.clone(),
             connect,

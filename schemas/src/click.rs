@@ -105,7 +105,15 @@ impl ClickRecord {
     /// # Errors
     /// The reason code with which it can never be booked.
     pub fn check(&self) -> Result<(), &'static str> {
-        check_click_id(&self.click_id, self.key(), self.accepted_at)?;
+        self.check_under(self.key())
+    }
+
+    /// As [`ClickRecord::check`], for who knows its key already.
+    ///
+    /// # Errors
+    /// The reason code with which it can never be booked.
+    pub fn check_under(&self, key: ClickKey) -> Result<(), &'static str> {
+        check_click_id(&self.click_id, key, self.accepted_at)?;
         if self.kind == Kind::Visit && (self.visit_id.is_none() || self.campaign.is_none()) {
             return Err(reason::JOURNEY_MALFORMED);
         }

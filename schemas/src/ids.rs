@@ -131,9 +131,17 @@ impl ClickKey {
 /// What may stand as a click id: 1–200 bytes, no control characters (NUL among them).
 #[must_use]
 pub fn click_id_is_well_formed(click_id: &str) -> bool {
-    !click_id.is_empty()
-        && click_id.len() <= MAX_CLICK_ID
-        && !click_id.chars().any(char::is_control)
+    !click_id.is_empty() && click_id.len() <= MAX_CLICK_ID && !has_control(click_id)
+}
+
+/// Whether a text holds control characters. Looks at bytes where there is nothing but ASCII, which is nearly always.
+#[must_use]
+pub fn has_control(text: &str) -> bool {
+    if text.is_ascii() {
+        text.bytes().any(|b| b.is_ascii_control())
+    } else {
+        text.chars().any(char::is_control)
+    }
 }
 
 /// The partition key of everything about one click: `<workspace>:<click id>`.

@@ -4,7 +4,7 @@
 //! Door and actor read it with the same function: the door to answer 400, the actor to decide.
 
 use crate::click::check_click_id;
-use crate::ids::ClickKey;
+use crate::ids::{ClickKey, has_control};
 use crate::macros::is_unsubstituted;
 use crate::money::{PayoutRules, parse_payout};
 use crate::outcome::reason;
@@ -367,9 +367,7 @@ pub fn read<'a>(
         return Err(reason::PAYOUT_MALFORMED);
     }
     let mut hash = |field: Field<'a>| match field.value {
-        Some(v)
-            if is_unsubstituted(&v) || v.len() > MAX_FIELD || v.chars().any(char::is_control) =>
-        {
+        Some(v) if is_unsubstituted(&v) || v.len() > MAX_FIELD || has_control(&v) => {
             if !flags.contains(&flag::HASH_DROPPED) {
                 flags.push(flag::HASH_DROPPED);
             }
@@ -417,7 +415,7 @@ fn trimmed(value: Cow<'_, str>) -> Cow<'_, str> {
 }
 
 fn check_field(value: &str) -> Result<(), &'static str> {
-    if value.len() > MAX_FIELD || value.chars().any(char::is_control) {
+    if value.len() > MAX_FIELD || has_control(value) {
         return Err(reason::FIELD_MALFORMED);
     }
     Ok(())

@@ -49,6 +49,12 @@ impl Attribution {
         self.slice.len()
     }
 
+    /// What [`Vertical::load`] does before it asks the store: how many clicks it would ask for. With it the pure core runs
+    /// without a store, to be measured.
+    pub fn learn(&mut self, items: &[Item<Record>]) -> usize {
+        load::learn(&mut self.slice, items).len()
+    }
+
     fn deadline(&self, from: Micros) -> Micros {
         from.plus_secs(i64::try_from(self.settings.park_for_s).unwrap_or(i64::MAX))
     }

@@ -8,7 +8,7 @@ use millrace_schemas::click::{ClickRecord, Kind};
 use millrace_schemas::ids::{self, ClickKey, RecordId};
 use millrace_schemas::journey::Role;
 use millrace_schemas::outcome::{Outcome, reason};
-use millrace_schemas::postback::{self, PostbackRecord, flag};
+use millrace_schemas::postback::{self, Postback, PostbackRecord, flag};
 use millrace_schemas::time::Micros;
 use rust_decimal::Decimal;
 use std::borrow::Cow;
@@ -92,7 +92,7 @@ impl Deciding<'_> {
             self.effects.mark = self.effects.mark.max(minted);
         }
         match record {
-            Record::Click(click, key) => match (click.check(), click.kind) {
+            Record::Click(click, key) => match (click.check_under(*key), click.kind) {
                 (Err(why), _) => self.reject(click, from, why),
                 (Ok(()), Kind::Visit) => self.visit(click, *key, from),
                 (Ok(()), Kind::Click | Kind::ProviderClick) => self.follows(click, *key, from),
@@ -192,7 +192,9 @@ impl Deciding<'_> {
                 self.follows(record, key, &from);
                 true
             }
-            Waits::Postback(record) => self.book(record, key, &from),
+            Waits::Postback(record) => record
+                .read()
+                .is_ok_and(|read| self.book(record, &read, key, &from)),
         };
         if done {
             self.draft.unparked.push((key, waits.id));
@@ -286,13 +288,13 @@ impl Deciding<'_> {
     }
 
     fn postback(&mut self, record: &PostbackRecord, key: Option<ClickKey>, from: &Origin<'_>) {
-        let (Ok(_), Some(key)) = (record.read(), key) else {
+        let (Ok(read), Some(key)) = (record.read(), key) else {
             let why = record.read().err().unwrap_or(reason::CLICK_ID_MISSING);
             self.ends(from, Outcome::Rejected, why);
             self.log(record, key, from, Outcome::Rejected, why);
             return;
         };
-        if !self.book(record, key, from) {
+        if !self.book(record, &read, key, from) {
             self.log(record, Some(key), from, Outcome::Parked, reason::NONE);
             self.park(key, from, || Waits::Postback(record.clone()));
         }
@@ -320,10 +322,13 @@ impl Deciding<'_> {
     }
 
     /// Makes a booking if the journey is known. False: it must wait.
-    fn book(&mut self, record: &PostbackRecord, key: ClickKey, from: &Origin<'_>) -> bool {
-        let Ok(read) = record.read() else {
-            return false;
-        };
+    fn book(
+        &mut self,
+        record: &PostbackRecord,
+        read: &Postback<'_>,
+        key: ClickKey,
+        from: &Origin<'_>,
+    ) -> bool {
         let click = self.click(key);
         let Found::Journey(visit, journey) = click.journey() else {
             return false;

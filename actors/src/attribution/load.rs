@@ -41,24 +41,7 @@ pub async fn load(
     items: &[Item<Record>],
     due: &[Due],
 ) -> Result<(), Failure> {
-    let mut cold: HashSet<ClickKey> = HashSet::new();
-    for item in items {
-        if let Record::Click(record, _) = &item.record
-            && record.kind == Kind::Visit
-        {
-            if let Some(journey) = &record.journey {
-                slice.learn_journey(journey.get());
-            }
-            if let Some(campaign) = &record.campaign {
-                slice.learn_campaign(campaign);
-            }
-        }
-        if let Some(key) = item.record.key()
-            && slice.is_cold(&key)
-        {
-            cold.insert(key);
-        }
-    }
+    let mut cold = learn(slice, items);
     cold.extend(due.iter().map(|d| d.key));
     if cold.is_empty() {
         return Ok(());
@@ -76,6 +59,29 @@ pub async fn load(
     let since = Micros(earliest.saturating_mul(1_000)).plus_secs(-EARLIEST_BEFORE_MINT_SECS);
     fetch(slice, session, &minted, since).await?;
     fetch(slice, session, &foreign, Micros(0)).await
+}
+
+/// Learns the journeys and campaigns that the records name; answers the keys that the store must be asked about.
+pub fn learn(slice: &mut Slice, items: &[Item<Record>]) -> HashSet<ClickKey> {
+    let mut cold = HashSet::new();
+    for item in items {
+        if let Record::Click(record, _) = &item.record
+            && record.kind == Kind::Visit
+        {
+            if let Some(journey) = &record.journey {
+                slice.learn_journey(journey.get());
+            }
+            if let Some(campaign) = &record.campaign {
+                slice.learn_campaign(campaign);
+            }
+        }
+        if let Some(key) = item.record.key()
+            && slice.is_cold(&key)
+        {
+            cold.insert(key);
+        }
+    }
+    cold
 }
 
 async fn fetch(

@@ -37,6 +37,12 @@ impl Rows {
 
     /// Begins a row of `fields` columns; exactly that many calls must follow.
     pub fn row(&mut self, fields: i16) -> &mut Rows {
+        if self.rows == 0 {
+            self.buffer.reserve(64 << 10);
+            self.buffer.put_slice(b"PGCOPY\n\xff\r\n\0");
+            self.buffer.put_i32(0);
+            self.buffer.put_i32(0);
+        }
         self.buffer.put_i16(fields);
         self.rows += 1;
         self
@@ -138,16 +144,13 @@ impl Rows {
         self
     }
 
-    /// The finished stream: header, rows, trailer.
+    /// The finished stream: header, rows, trailer. Nothing if there is no row.
     #[must_use]
-    pub fn into_stream(self) -> Bytes {
-        let mut out = BytesMut::with_capacity(self.buffer.len() + 21);
-        out.put_slice(b"PGCOPY\n\xff\r\n\0");
-        out.put_i32(0);
-        out.put_i32(0);
-        out.put_slice(&self.buffer);
-        out.put_i16(-1);
-        out.freeze()
+    pub fn into_stream(mut self) -> Bytes {
+        if self.rows > 0 {
+            self.buffer.put_i16(-1);
+        }
+        self.buffer.freeze()
     }
 
     /// Sends the rows by a prepared `COPY … FROM STDIN BINARY`; nothing at all if there is none.

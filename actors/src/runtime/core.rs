@@ -79,10 +79,7 @@ impl<V: Vertical> Core<V> {
         stop: Arc<AtomicBool>,
     ) -> Result<Core<V>, millrace_topics::contract::ClaimError> {
         use millrace_topics::contract::ClaimError;
-        let client = connect().await.map_err(ClaimError::Later)?;
-        let session = Session::open(client)
-            .await
-            .map_err(|e| ClaimError::Later(e.to_string()))?;
+        let session = Session::new(connect().await.map_err(ClaimError::Later)?);
         let claim = ownership::claim(&session, V::GROUP.name, partition, owner).await?;
         let _ = failpoint::hit("claim.after");
         let partitions = topics.first().map_or(1, |t| t.partitions);
@@ -460,7 +457,7 @@ impl<V: Vertical> Core<V> {
             return Ok(());
         }
         let client = (self.connect)().await.map_err(Failure::RolledBack)?;
-        self.session = Some(Session::open(client).await?);
+        self.session = Some(Session::new(client));
         Ok(())
     }
 

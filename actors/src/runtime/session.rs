@@ -19,22 +19,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// Wraps a fresh connection and settles how its statements are planned: all of them look up keys, each is planned once,
-    /// and by its indexes. A plan made while a day's table was small would else read it whole ever after, however it grew.
-    ///
-    /// # Errors
-    /// The store's.
-    pub async fn open(client: Client) -> Result<Session, tokio_postgres::Error> {
-        client
-            .batch_execute(
-                "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET enable_hashjoin = off;
-                 SET enable_mergejoin = off",
-            )
-            .await?;
-        Ok(Session::new(client))
-    }
-
-    /// Wraps a connection as it is.
+    /// Wraps a fresh connection.
     #[must_use]
     pub fn new(client: Client) -> Session {
         Session {
@@ -90,6 +75,18 @@ impl Session {
     /// The store's.
     pub async fn batch(&self, sql: &str) -> Result<(), tokio_postgres::Error> {
         self.client.batch_execute(sql).await
+    }
+
+    /// Prepares what is not prepared yet, so that a later burst of statements goes out in the order in which it is polled:
+    /// then the first error that comes back is the one that broke the transaction.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn prepare(&self, all: &[&'static str]) -> Result<(), tokio_postgres::Error> {
+        for sql in all {
+            self.statement(sql).await?;
+        }
+        Ok(())
     }
 
     /// Rows by COPY.

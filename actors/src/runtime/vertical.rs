@@ -7,7 +7,6 @@ use millrace_schemas::time::{Micros, Now};
 use millrace_topics::catalogue::GroupSpec;
 use millrace_topics::contract::TopicRef;
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 
 /// A decoded record of a batch.
 #[derive(Debug)]
@@ -48,9 +47,12 @@ pub enum DecodeError {
     Newer(u16),
 }
 
-/// Changes of the outcome counts of a batch: (topic number, partition, outcome, reason) → how many.
-#[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub struct Tally(BTreeMap<(i32, i32, Outcome, Cow<'static, str>), i64>);
+/// Changes of the outcome counts of a batch: (topic number, partition, outcome, reason) → how many. A handful of entries,
+/// looked through for every record: a list beats a tree here.
+#[derive(Debug, Default, Clone)]
+pub struct Tally(Vec<(TallyKey, i64)>);
+
+type TallyKey = (i32, i32, Outcome, Cow<'static, str>);
 
 impl Tally {
     /// Counts a record's outcome.
@@ -61,10 +63,11 @@ impl Tally {
         reason: impl Into<Cow<'static, str>>,
         n: i64,
     ) {
-        *self
-            .0
-            .entry((id.topic_no, id.partition, outcome, reason.into()))
-            .or_insert(0) += n;
+        let key: TallyKey = (id.topic_no, id.partition, outcome, reason.into());
+        match self.0.iter_mut().find(|(held, _)| *held == key) {
+            Some((_, count)) => *count += n,
+            None => self.0.push((key, n)),
+        }
     }
 
     /// A record that waited has its last outcome now.
@@ -75,9 +78,9 @@ impl Tally {
 
     /// Changes that are not zero, in key order.
     pub fn changes(&self) -> impl Iterator<Item = (i32, i32, Outcome, &str, i64)> {
-        self.0
-            .iter()
-            .filter(|(_, n)| **n != 0)
+        let mut all: Vec<_> = self.0.iter().filter(|(_, n)| *n != 0).collect();
+        all.sort_unstable();
+        all.into_iter()
             .map(|((t, p, o, r), n)| (*t, *p, *o, r.as_ref(), *n))
     }
 }
@@ -156,7 +159,13 @@ pub struct Raw<'a> {
     pub(crate) batch: &'a millrace_topics::contract::Batch,
 }
 
-impl Raw<'_> {
+impl<'a> Raw<'a> {
+    /// The bytes of a batch.
+    #[must_use]
+    pub fn of(batch: &'a millrace_topics::contract::Batch) -> Raw<'a> {
+        Raw { batch }
+    }
+
     /// Original bytes of the record at an index.
     #[must_use]
     pub fn payload(&self, index: usize) -> &[u8] {

@@ -12,6 +12,25 @@ use serde_json::value::RawValue;
 use std::collections::BTreeMap;
 use uuid::Uuid;
 
+/// What became of a postback, for its row in the log.
+#[derive(Clone, Copy)]
+struct Became {
+    outcome: Outcome,
+    conversion: Option<Uuid>,
+    /// Its first row: the query stands there.
+    first: bool,
+}
+
+impl Became {
+    fn first(outcome: Outcome) -> Became {
+        Became {
+            outcome,
+            conversion: None,
+            first: true,
+        }
+    }
+}
+
 /// Rows of one transaction.
 #[derive(Default)]
 pub struct Batch {
@@ -90,12 +109,14 @@ impl Batch {
         let key = ClickKey::new(record.workspace, &said.click_id);
         let record_id = id.to_uuid();
         if payload.ends_with(MARK_REPEAT) {
-            self.log(&record, record_id, key, now, None, Outcome::Duplicate, true);
+            let became = Became::first(Outcome::Duplicate);
+            self.log(&record, record_id, key, now, became);
             return Ok(());
         }
         let early = payload.ends_with(MARK_EARLY);
         if early {
-            self.log(&record, record_id, key, now, None, Outcome::Parked, true);
+            let became = Became::first(Outcome::Parked);
+            self.log(&record, record_id, key, now, became);
             let out = self.parked.row(9);
             out.i32(record.workspace)
                 .uuid(key.key)
@@ -115,16 +136,12 @@ impl Batch {
         let payout = said
             .payout
             .unwrap_or_else(|| Decimal::new(i64::from(facts.default_cents()), 2));
-        let booked = Some(record_id);
-        self.log(
-            &record,
-            record_id,
-            key,
-            now,
-            booked,
-            Outcome::Applied,
-            !early,
-        );
+        let became = Became {
+            outcome: Outcome::Applied,
+            conversion: Some(record_id),
+            first: !early,
+        };
+        self.log(&record, record_id, key, now, became);
         let identity = identity(&record, said.txid.as_deref().unwrap_or_default(), &offer);
         self.keys.insert(identity, (record_id, record.accepted_at));
         let out = self.conversions.row(25);
@@ -152,27 +169,22 @@ impl Batch {
         Ok(())
     }
 
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "a row of the log has that many columns of its own"
-    )]
     fn log(
         &mut self,
         record: &PostbackRecord,
         record_id: Uuid,
         key: ClickKey,
         now: Micros,
-        conversion: Option<Uuid>,
-        outcome: Outcome,
-        first: bool,
+        became: Became,
     ) {
         let out = self.postback_log.row(10);
         out.i32(record.workspace).uuid(record_id);
         out.time(record.accepted_at).time(now).uuid(key.key);
-        out.opt_uuid(conversion).i16(outcome.code()).text("");
+        out.opt_uuid(became.conversion);
+        out.i16(became.outcome.code()).text("");
         out.text(&record.network);
         // The query stands in the first row of a postback alone.
-        out.opt_text(first.then_some(record.query.as_str()));
+        out.opt_text(became.first.then_some(record.query.as_str()));
     }
 
     fn took(&mut self, id: RecordId, payload: &[u8]) {
