@@ -511,6 +511,29 @@ fn a_paused_group_takes_no_records_and_goes_on_when_resumed() {
 }
 
 #[test]
+fn a_claim_that_comes_too_late_is_kept_for_the_next_time() {
+    with_host(|host, w| {
+        let answer = host.assigned(&[0], Duration::ZERO);
+        assert!(
+            matches!(
+                &answer[..],
+                [(0, Err(millrace_topics::contract::ClaimError::Later(_)))]
+            ),
+            "{answer:?}"
+        );
+        until("the late claim is taken up", || {
+            host.assigned(&[0], Duration::ZERO)[0].1.is_ok()
+        });
+        assert_eq!(host.owned(), [0]);
+        assert_eq!(ask(w, "SELECT epoch FROM ownership WHERE partition = 0"), 1);
+        let batch = w.batch(&["a=1"]);
+        host.batch(batch).unwrap();
+        until("the batch is committed", || host.in_flight(0).records == 0);
+        assert_eq!(ask(w, "SELECT sum FROM sums WHERE name = 'a'"), 1);
+    });
+}
+
+#[test]
 fn a_claim_waits_for_a_hung_owner_no_longer_than_it_is_told_and_names_it() {
     with_host(|host, w| {
         let handle = tokio::runtime::Handle::current();

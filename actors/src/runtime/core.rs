@@ -586,7 +586,14 @@ impl<V: Vertical> Core<V> {
         }
         match session.batch("COMMIT").await {
             Ok(()) => {}
-            Err(e) if e.as_db_error().is_some() => return Err(e.into()),
+            // Deadlocks and refused data are told before anything is durable. Whatever else the server says of a COMMIT, a
+            // shutdown above all, may come after it was.
+            Err(e)
+                if e.code()
+                    .is_some_and(|c| matches!(c.code().get(..2), Some("40" | "23"))) =>
+            {
+                return Err(e.into());
+            }
             Err(e) => return Err(Failure::Unknown(e.to_string())),
         }
         if failpoint::hit("batch.after_commit") {

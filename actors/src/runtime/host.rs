@@ -47,6 +47,10 @@ struct Running<V: Vertical> {
 
 struct Shared<V: Vertical> {
     running: Mutex<HashMap<i32, Running<V>>>,
+    /// Partitions being claimed; true: revoked meanwhile.
+    launching: Mutex<HashMap<i32, Arc<AtomicBool>>>,
+    /// Claimed after the consumer had stopped waiting: kept for the next time it asks.
+    late: Mutex<HashMap<i32, Running<V>>>,
     /// Partitions that are stopped, and why; true: resumed since.
     stopped: Mutex<HashMap<i32, (String, bool)>>,
     paused: AtomicBool,
@@ -65,6 +69,30 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+impl<V: Vertical> Shared<V> {
+    /// A launch came to its end, whatever it was.
+    fn launched(&self, partition: i32, cancelled: &Arc<AtomicBool>) {
+        let mut launching = locked(&self.launching);
+        if launching
+            .get(&partition)
+            .is_some_and(|flag| Arc::ptr_eq(flag, cancelled))
+        {
+            launching.remove(&partition);
+        }
+    }
+
+    /// Takes a claim that came too late for the call that began it, if its actor still runs.
+    fn claimed_late(&self, partition: i32) -> Option<Vec<StoredPosition>> {
+        let found = locked(&self.late).remove(&partition)?;
+        if !found.addr.connected() || !matches!(found.slot.standing(), Standing::Running) {
+            return None;
+        }
+        let positions = locked(&found.slot.positions).clone();
+        locked(&self.running).insert(partition, found);
+        Some(positions)
+    }
+}
+
 impl<V: Vertical> GroupHost<V> {
     /// A host whose actors are spread over `arbiters` threads of their own. Needs a running actix system.
     pub fn new(
@@ -77,6 +105,8 @@ impl<V: Vertical> GroupHost<V> {
             .collect();
         let shared = Arc::new(Shared {
             running: Mutex::default(),
+            launching: Mutex::default(),
+            late: Mutex::default(),
             stopped: Mutex::default(),
             paused: AtomicBool::new(false),
             closing: AtomicBool::new(false),
@@ -211,15 +241,27 @@ impl<V: Vertical> PartitionHost for GroupHost<V> {
     fn assigned(&self, partitions: &[i32], wait: Duration) -> Vec<Answer> {
         let deadline = Instant::now() + wait;
         let (tell, told) = mpsc::channel::<Answer>();
-        // Set when we stop waiting: a claim that succeeds later than that ends its actor again.
+        // Set when we stop waiting: a claim that succeeds later than that is kept for the next time.
         let abandoned = Arc::new(Mutex::new(false));
         for partition in partitions.iter().copied() {
             let (config, make) = (self.config.clone(), Arc::clone(&self.make));
             let (shared, tell) = (Arc::clone(&self.shared), tell.clone());
             let abandoned = Arc::clone(&abandoned);
+            if let Some(answer) = self.shared.claimed_late(partition) {
+                let _ = tell.send((partition, Ok(answer)));
+                continue;
+            }
             let Some(arbiter) = self.arbiter(partition) else {
                 continue;
             };
+            let cancelled = Arc::new(AtomicBool::new(false));
+            {
+                let mut launching = locked(&shared.launching);
+                if launching.contains_key(&partition) {
+                    continue;
+                }
+                launching.insert(partition, Arc::clone(&cancelled));
+            }
             arbiter.spawn_fn(move || {
                 actix_rt::spawn(async move {
                     let stop = Arc::new(AtomicBool::new(false));
@@ -234,6 +276,10 @@ impl<V: Vertical> PartitionHost for GroupHost<V> {
                         Arc::clone(&stop),
                     )
                     .await;
+                    shared.launched(partition, &cancelled);
+                    if cancelled.load(Ordering::SeqCst) {
+                        return;
+                    }
                     let answer = match launched {
                         Err(error) => {
                             if let ClaimError::Stopped(why) = &error {
@@ -243,17 +289,18 @@ impl<V: Vertical> PartitionHost for GroupHost<V> {
                         }
                         Ok(core) => {
                             let gone = locked(&abandoned);
-                            if *gone {
-                                return;
-                            }
                             let positions = core.positions();
                             let claim = core.claim().clone();
                             let slot = Arc::new(Slot::new(stop, positions.clone(), claim.epoch));
                             let addr =
                                 PartitionActor::new(core, Arc::clone(&slot), config.tick).start();
                             locked(&shared.stopped).remove(&partition);
-                            locked(&shared.running)
-                                .insert(partition, Running { addr, slot, claim });
+                            let started = Running { addr, slot, claim };
+                            if *gone {
+                                locked(&shared.late).insert(partition, started);
+                                return;
+                            }
+                            locked(&shared.running).insert(partition, started);
                             Ok(positions)
                         }
                     };
@@ -333,6 +380,10 @@ impl<V: Vertical> PartitionHost for GroupHost<V> {
             let mut running = locked(&self.shared.running);
             for partition in partitions {
                 locked(&self.shared.stopped).remove(partition);
+                if let Some(cancelled) = locked(&self.shared.launching).remove(partition) {
+                    cancelled.store(true, Ordering::SeqCst);
+                }
+                gone.extend(locked(&self.shared.late).remove(partition));
                 gone.extend(running.remove(partition));
             }
         }
