@@ -69,6 +69,15 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Takes a partition off those launching when the launch is over, whichever way.
+struct Launched<V: Vertical>(Arc<Shared<V>>, i32, Arc<AtomicBool>);
+
+impl<V: Vertical> Drop for Launched<V> {
+    fn drop(&mut self) {
+        self.0.launched(self.1, &self.2);
+    }
+}
+
 impl<V: Vertical> Shared<V> {
     /// A launch came to its end, whatever it was.
     fn launched(&self, partition: i32, cancelled: &Arc<AtomicBool>) {
@@ -276,7 +285,10 @@ impl<V: Vertical> PartitionHost for GroupHost<V> {
                         Arc::clone(&stop),
                     )
                     .await;
-                    shared.launched(partition, &cancelled);
+                    // Kept among those launching until it stands among the late or the running: asked in between, a second
+                    // claim would fence this one.
+                    let _launched =
+                        Launched(Arc::clone(&shared), partition, Arc::clone(&cancelled));
                     if cancelled.load(Ordering::SeqCst) {
                         return;
                     }

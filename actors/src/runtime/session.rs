@@ -77,18 +77,6 @@ impl Session {
         self.client.batch_execute(sql).await
     }
 
-    /// Prepares what is not prepared yet, so that a later burst of statements goes out in the order in which it is polled:
-    /// then the first error that comes back is the one that broke the transaction.
-    ///
-    /// # Errors
-    /// The store's.
-    pub async fn prepare(&self, all: &[&'static str]) -> Result<(), tokio_postgres::Error> {
-        for sql in all {
-            self.statement(sql).await?;
-        }
-        Ok(())
-    }
-
     /// Rows by COPY.
     ///
     /// # Errors
