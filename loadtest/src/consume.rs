@@ -85,6 +85,11 @@ async fn measure(options: &Options) -> anyhow::Result<()> {
     } else {
         Contender::Product
     };
+    // Unmeasured: the broker compiles its way of fetching, PostgreSQL makes the WAL files that all later rounds use again.
+    show(
+        "warming up",
+        &one(&stack, Contender::Bare, &tuning, &loaded.totals).await?,
+    );
     let (mut product, mut bare) = (Vec::new(), Vec::new());
     for n in 0..options.rounds.max(1) {
         // Who goes first changes from round to round.
@@ -349,7 +354,7 @@ fn section(
     )?;
     writeln!(
         out,
-        "{} records ({:.0} MB) in two topics of {} partitions, {} early postbacks, {} repeats; PostgreSQL with {}; {} records a\ntransaction, {} arbiters or consumers, slices of {} clicks a partition (10 % of its keys). Medians of {} rounds in turns.\n",
+        "{} records ({:.0} MB) in two topics of {} partitions, {} early postbacks, {} repeats; PostgreSQL with {}; {} records a\ntransaction, {} arbiters or consumers, slices of {} clicks a partition (10 % of its keys). Medians of {} rounds in turns,\nafter one of the bare loop to warm up.\n",
         totals.records,
         totals.bytes as f64 / 1e6,
         options.workload.partitions,

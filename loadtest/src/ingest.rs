@@ -29,6 +29,9 @@ pub struct Options {
     /// Rounds of each server, in turns.
     #[arg(long, default_value_t = 3)]
     pub rounds: usize,
+    /// Also measured with so many connections, one round each.
+    #[arg(long, value_delimiter = ',', default_values_t = [64, 256])]
+    pub also: Vec<usize>,
     /// Print only; leave BENCHMARKS.md as it is.
     #[arg(long)]
     pub dry: bool,
@@ -97,26 +100,32 @@ async fn measure(options: &Options) -> anyhow::Result<()> {
     up(&mut bare, bare_at).await?;
     up(&mut doors, doors_at).await?;
 
-    let warm = options.requests / 10;
-    round(&bare, bare_at, warm, options, &stack).await?;
-    round(&doors, doors_at, warm, options, &stack).await?;
+    let (warm, connections) = (options.requests / 2, options.connections);
+    round(&bare, bare_at, warm, connections, &stack).await?;
+    round(&doors, doors_at, warm, connections, &stack).await?;
     let (mut with, mut without) = (Vec::new(), Vec::new());
     for n in 0..options.rounds.max(1) {
         for turn in 0..2 {
             if (n + turn) % 2 == 0 {
-                let r = round(&bare, bare_at, options.requests, options, &stack).await?;
+                let r = round(&bare, bare_at, options.requests, connections, &stack).await?;
                 println!("bare 204: {r:?}");
                 without.push(r);
             } else {
-                let r = round(&doors, doors_at, options.requests, options, &stack).await?;
+                let r = round(&doors, doors_at, options.requests, connections, &stack).await?;
                 println!("POST /e: {r:?}");
                 with.push(r);
             }
         }
     }
+    let mut also = Vec::new();
+    for connections in options.also.iter().copied() {
+        let without = round(&bare, bare_at, options.requests, connections, &stack).await?;
+        let with = round(&doors, doors_at, options.requests, connections, &stack).await?;
+        also.push((connections, with, without));
+    }
     publish(
         "ingest",
-        &section(options, &with, &without, &stack)?,
+        &section(options, &with, &without, &also, &stack)?,
         !options.dry,
     )
 }
@@ -125,6 +134,7 @@ fn section(
     options: &Options,
     with: &[Round],
     without: &[Round],
+    also: &[(usize, Round, Round)],
     stack: &Stack,
 ) -> anyhow::Result<String> {
     let of =
@@ -133,7 +143,7 @@ fn section(
     writeln!(
         out,
         "## Ingest: `POST /e` acknowledged by Kafka\n\n{}\n",
-        machine::describe(Some(stack.kafka_version()), 0)
+        machine::describe(Some(stack.kafka_version()), None)
     )?;
     writeln!(
         out,
@@ -159,9 +169,24 @@ fn section(
         )?;
     }
     let ratio = of(with, |r| r.micros) / of(without, |r| r.micros).max(1e-9);
+    for (connections, with, without) in also {
+        for (name, r) in [("`POST /e`", with), ("bare actix-web 204", without)] {
+            writeln!(
+                out,
+                "| {name}, {connections} connections, one round | {:.1} | {:.0} | {:.1} ms | {:.1} ms | {:.1} |",
+                r.micros, r.rate, r.p50, r.p99, r.broker,
+            )?;
+        }
+    }
+    let others: String = also
+        .iter()
+        .map(|(n, with, without)| {
+            format!("; with {n} connections {:.2}", with.micros / without.micros)
+        })
+        .collect();
     writeln!(
         out,
-        "\nRatio of the server's CPU: **{ratio:.2}** (wanted ≤ 2.00: {}).",
+        "\nRatio of the server's CPU: **{ratio:.2}** (wanted ≤ 2.00: {}){others}.",
         verdict(ratio <= 2.0)
     )?;
     Ok(out)
@@ -195,12 +220,12 @@ async fn round(
     server: &Running,
     at: SocketAddr,
     requests: usize,
-    options: &Options,
+    connections: usize,
     stack: &Stack,
 ) -> anyhow::Result<Round> {
     let requests = Rc::new(beacons(requests)?);
     let (before, broker) = (cpu::tree(server.pid()), cpu::tree(stack.kafka_pid()));
-    let seen: Seen = client::run(at, Rc::clone(&requests), options.connections, 204).await?;
+    let seen: Seen = client::run(at, Rc::clone(&requests), connections, 204).await?;
     let spent = cpu::tree(server.pid()).saturating_sub(before);
     let broker = cpu::tree(stack.kafka_pid()).saturating_sub(broker);
     ensure!(

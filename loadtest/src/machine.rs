@@ -29,7 +29,12 @@ fn proc_field(file: &str, name: &str) -> String {
 /// One paragraph for a report; `seed` is the generator's, where one was used.
 #[must_use]
 pub fn describe(kafka: Option<&str>, seed: impl Into<Option<u64>>) -> String {
-    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    // All of the machine's, however this process is pinned.
+    let cores = std::fs::read_to_string("/proc/cpuinfo")
+        .unwrap_or_default()
+        .lines()
+        .filter(|l| l.starts_with("processor"))
+        .count();
     let memory = proc_field("/proc/meminfo", "MemTotal")
         .split_whitespace()
         .next()

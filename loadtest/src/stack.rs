@@ -11,12 +11,14 @@ use millrace_topics::contract::TopicRef;
 use millrace_topics::kafka::{KafkaAdmin, KafkaSettings};
 
 /// How PostgreSQL differs from its defaults; fsync, full_page_writes and synchronous_commit are on.
-pub const POSTGRES_SETTINGS: [&str; 5] = [
+pub const POSTGRES_SETTINGS: [&str; 6] = [
     "synchronous_commit=on",
     "shared_buffers=1GB",
     "max_wal_size=8GB",
     "checkpoint_timeout=15min",
     "wal_buffers=64MB",
+    // As PostgreSQL has it; the server of the tests looks six times as often.
+    "autovacuum_naptime=1min",
 ];
 
 /// Which workload.
