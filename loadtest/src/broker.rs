@@ -1,10 +1,14 @@
 //! One Apache Kafka node for a measurement, from the jars that `.ci/kafka.sh fetch` has fetched.
 
 use anyhow::{Context, ensure};
+use millrace_tests::process::spawn_with_parent;
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+
+/// Folders of nodes; the rest of the name is the process id of whoever started one.
+const PREFIX: &str = "millrace-loadtest-kafka-";
 
 /// A node; ended, and its data removed, with this value.
 pub struct Broker {
@@ -24,6 +28,23 @@ fn lib() -> anyhow::Result<PathBuf> {
         lib.display()
     );
     Ok(lib.canonicalize()?)
+}
+
+/// Removes what runs that were killed have left behind.
+fn sweep() {
+    let entries = std::fs::read_dir(std::env::temp_dir())
+        .into_iter()
+        .flatten();
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let owner = name.to_str().and_then(|n| n.strip_prefix(PREFIX));
+        // Without /proc nobody can tell whose it is.
+        let gone =
+            |pid: &str| Path::new("/proc/self").exists() && !Path::new("/proc").join(pid).exists();
+        if owner.is_some_and(gone) {
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
+    }
 }
 
 fn free_port() -> anyhow::Result<u16> {
@@ -51,8 +72,7 @@ impl Broker {
         let version = version
             .split_once('-')
             .map_or(version.clone(), |(_, v)| v.to_owned());
-        let folder =
-            std::env::temp_dir().join(format!("millrace-loadtest-kafka-{}", std::process::id()));
+        let folder = std::env::temp_dir().join(format!("{PREFIX}{}", std::process::id()));
         std::fs::create_dir_all(&folder)?;
         let (port, controller) = (free_port()?, free_port()?);
         let template =
@@ -81,19 +101,20 @@ impl Broker {
         let path = config.display().to_string();
         tool(&["format", "--standalone", "-t", &id, "-c", &path])?;
         let log = std::fs::File::create(folder.join("log"))?;
-        let child = Command::new("java")
-            .args([
-                "-Xms512m",
-                "-Xmx512m",
-                "-cp",
-                &class_path,
-                "kafka.Kafka",
-                &path,
-            ])
-            .stdin(Stdio::null())
-            .stdout(log.try_clone()?)
-            .stderr(log)
-            .spawn()?;
+        let mut java = Command::new("java");
+        java.args([
+            "-Xms512m",
+            "-Xmx512m",
+            "-cp",
+            &class_path,
+            "kafka.Kafka",
+            &path,
+        ])
+        .stdin(Stdio::null())
+        .stdout(log.try_clone()?)
+        .stderr(log);
+        // However this program ends, no broker outlives it.
+        let child = spawn_with_parent(java)?;
         let mut broker = Broker {
             child,
             address: format!("127.0.0.1:{port}"),
