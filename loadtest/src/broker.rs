@@ -72,6 +72,7 @@ impl Broker {
         let version = version
             .split_once('-')
             .map_or(version.clone(), |(_, v)| v.to_owned());
+        sweep();
         let folder = std::env::temp_dir().join(format!("{PREFIX}{}", std::process::id()));
         std::fs::create_dir_all(&folder)?;
         let (port, controller) = (free_port()?, free_port()?);

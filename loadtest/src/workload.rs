@@ -1,20 +1,26 @@
 //! Workload W, from a seed: the same records on every machine.
 //!
 //! 70 % visits, 20 % clicks, 10 % postbacks; 5 % of all records repeat an earlier one (accepted anew, the rest the same):
-//! half of these about 8 000 records later, half any time later. 5 % of the postbacks stand before their
-//! visit, by 2 to 6 % of all records: further than one transaction reaches. Records have 300 to 800 bytes. Click ids are minted (UUIDv7 of the visit's time), and
-//! everything about a visit follows from its number, which its click id carries: the bare loop reads the row of a
-//! conversion off the postback, where the product has to know the journey.
+//! half of these about 8 000 records later, half any time later. 5 % of the postbacks stand before their visit, by 2 to 6 % of
+//! all records: further than one transaction reaches. Records have 300 to 800 bytes. Click ids are minted (UUIDv7 of the
+//! visit's time), and everything about a visit follows from its number, which its click id carries: the bare loop reads the row
+//! of a conversion off the postback, where the product has to know the journey.
 //!
 //! How far a record lies from its visit: clicks exponentially, 1 % of all visits on average; half of the postbacks
 //! exponentially, 2 %, the other half anywhere before. With a slice of 10 % of the keys, about 45 % of the postbacks and a
 //! few clicks find their visit gone from memory.
 
+mod records;
+#[cfg(test)]
+mod tests;
+mod visit;
+
 use fastrand::Rng;
 use millrace_schemas::ids::{self, partition_key};
+use records::{click, postback, visit};
 use std::collections::VecDeque;
-use std::fmt::Write;
-use uuid::Uuid;
+pub use visit::VisitFacts;
+use visit::mix;
 
 /// Workspaces that take part; the click id's visit number decides.
 pub const WORKSPACES: u32 = 3;
@@ -93,119 +99,6 @@ pub struct Totals {
     /// Postbacks before their visit.
     pub early: u64,
 }
-
-/// A visit as its number tells it.
-#[derive(Clone, Copy, Debug)]
-pub struct VisitFacts {
-    /// Its number.
-    pub number: u32,
-    /// When its click id was minted, in milliseconds.
-    pub millis: u64,
-}
-
-impl VisitFacts {
-    /// The visit behind a click id that [`Workload`] minted.
-    #[must_use]
-    pub fn of_click_key(key: Uuid) -> VisitFacts {
-        let bits = key.as_u128();
-        VisitFacts {
-            number: low32(bits) ^ low32(bits >> 32) & 0x3fff_ffff,
-            millis: low64(bits >> 80),
-        }
-    }
-
-    /// The click id's 16 bytes: a UUIDv7 whose random part carries the number, scrambled so that ids of one millisecond
-    /// do not come in order.
-    #[must_use]
-    pub fn click_key(&self) -> Uuid {
-        let noise = mix(u64::from(self.number) ^ 0x00c1_1c5e_ed00);
-        let high = low32(u128::from(noise)) & 0x3fff_ffff;
-        let bits = (u128::from(self.millis) << 80)
-            | (0x7_u128 << 76)
-            | (u128::from(noise >> 52) << 64)
-            | (0b10_u128 << 62)
-            | (u128::from(high) << 32)
-            | u128::from(self.number ^ high);
-        Uuid::from_u128(bits)
-    }
-
-    /// The visit's own id.
-    #[must_use]
-    pub fn visit_id(&self) -> Uuid {
-        let noise = mix(u64::from(self.number) ^ 0x7151_7000);
-        let bits = (u128::from(self.millis) << 80)
-            | (0x7_u128 << 76)
-            | (0b10_u128 << 62)
-            | u128::from(noise >> 2);
-        Uuid::from_u128(bits)
-    }
-
-    /// Its workspace.
-    #[must_use]
-    pub fn workspace(&self) -> i32 {
-        i32::try_from(self.number % WORKSPACES + 1).unwrap_or(1)
-    }
-
-    /// Its campaign's number.
-    #[must_use]
-    pub fn campaign(&self) -> u32 {
-        low32(u128::from(mix(u64::from(self.number) ^ 0xca3b))) % CAMPAIGNS
-    }
-
-    /// The campaign's id.
-    #[must_use]
-    pub fn campaign_id(&self) -> String {
-        format!("spring-{:02}", self.campaign())
-    }
-
-    /// The id of the offer served for navigation.
-    #[must_use]
-    pub fn offer_id(&self) -> String {
-        format!("of_nav{:04}", self.campaign())
-    }
-
-    /// The id of the sidecar offer on the page.
-    #[must_use]
-    pub fn sidecar_id(&self) -> String {
-        format!("of_side{:04}", self.campaign())
-    }
-
-    /// The id of the network of both offers.
-    #[must_use]
-    pub fn network_id(&self) -> String {
-        format!("nw_{:04}", self.campaign() % 7)
-    }
-
-    /// The default payout in cents.
-    #[must_use]
-    pub fn default_cents(&self) -> u32 {
-        100 + self.campaign() * 5
-    }
-}
-
-fn low32(v: u128) -> u32 {
-    u32::try_from(v & 0xffff_ffff).unwrap_or(0)
-}
-
-fn low64(v: u128) -> u64 {
-    u64::try_from(v & u128::from(u64::MAX)).unwrap_or(0)
-}
-
-/// SplitMix64's finisher: numbers that look unrelated.
-fn mix(mut z: u64) -> u64 {
-    z = z.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
-}
-
-const AGENTS: [&str; 5] = [
-    "Mozilla/5.0 (iPhone; CPU iPhone OS 18_1 like Mac OS X) AppleWebKit/605.1.15 (KHTML, like Gecko) Version/18.1 Mobile/15E148 Safari/604.1",
-    "Mozilla/5.0 (Linux; Android 14; SM-S921B) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/131.0.0.0 Mobile Safari/537.36",
-    "Mozilla/5.0 (Windows NT 10.0; Win64; x64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/131.0.0.0 Safari/537.36",
-    "Mozilla/5.0 (Macintosh; Intel Mac OS X 10_15_7) AppleWebKit/605.1.15 (KHTML, like Gecko) Version/18.1 Safari/605.1.15",
-    "Mozilla/5.0 (X11; Linux x86_64; rv:133.0) Gecko/20100101 Firefox/133.0",
-];
 
 /// What makes a record again: its sort and numbers.
 #[derive(Clone, Copy, Debug)]
@@ -489,204 +382,5 @@ impl Workload {
             key: String::new(),
             payload: String::with_capacity(1_024),
         }
-    }
-}
-
-fn agent(rng: &mut Rng) -> &'static str {
-    AGENTS
-        .get(rng.usize(0..AGENTS.len()))
-        .copied()
-        .unwrap_or("")
-}
-
-fn visit(
-    out: &mut String,
-    facts: &VisitFacts,
-    click_id: &str,
-    accepted: i64,
-    rng: &mut Rng,
-) -> std::fmt::Result {
-    let (campaign, cents) = (facts.campaign_id(), facts.default_cents());
-    write!(
-        out,
-        r#"{{"v":1,"kind":"visit","workspace":{},"click_id":"{click_id}","accepted_at":{accepted},"visit_id":"{}","campaign":"{campaign}","stage":0,"journey":{{"offer":{{"id":"{}","network":"{nw}","payout":"{}.{:02}","currency":"USD"}},"sidecar_offers":[{{"offer":"{}","network":"{nw}","network_offer_id":"{:05}"}}]}}"#,
-        facts.workspace(),
-        facts.visit_id(),
-        facts.offer_id(),
-        cents / 100,
-        cents % 100,
-        facts.sidecar_id(),
-        facts.campaign(),
-        nw = facts.network_id(),
-    )?;
-    match rng.u8(0..4) {
-        0 => write!(
-            out,
-            r#","params":{{"gclid":"Cj0KCQ{:016x}{:08x}"}}"#,
-            rng.u64(..),
-            rng.u32(..)
-        )?,
-        1 => write!(
-            out,
-            r#","params":{{"fbclid":"IwZXh0bgNhZW0{:016x}","utm_source":"fb","utm_campaign":"{campaign}"}}"#,
-            rng.u64(..)
-        )?,
-        2 => write!(
-            out,
-            r#","params":{{"ttclid":"E.C.P.{:016x}","sub1":"{}"}}"#,
-            rng.u64(..),
-            rng.u16(..)
-        )?,
-        _ => {}
-    }
-    write!(
-        out,
-        r#","ip_hash":"{}","user_agent":"{}""#,
-        Uuid::from_u128(rng.u128(..)),
-        agent(rng)
-    )?;
-    if rng.bool() {
-        write!(
-            out,
-            r#","source_url":"https://land.example/{campaign}/{}""#,
-            rng.u16(..)
-        )?;
-    }
-    out.push('}');
-    Ok(())
-}
-
-fn click(
-    out: &mut String,
-    facts: &VisitFacts,
-    click_id: &str,
-    accepted: i64,
-    rng: &mut Rng,
-) -> std::fmt::Result {
-    write!(
-        out,
-        r#"{{"v":1,"kind":"click","workspace":{},"click_id":"{click_id}","accepted_at":{accepted},"campaign":"{}","stage":0,"ip_hash":"{}","user_agent":"{}","source_url":"https://land.example/{}/offer/{:08}"}}"#,
-        facts.workspace(),
-        facts.campaign_id(),
-        Uuid::from_u128(rng.u128(..)),
-        agent(rng),
-        facts.campaign_id(),
-        rng.u32(0..100_000_000),
-    )
-}
-
-fn postback(
-    out: &mut String,
-    facts: &VisitFacts,
-    click_id: &str,
-    accepted: i64,
-    txid: u32,
-    rng: &mut Rng,
-) -> std::fmt::Result {
-    write!(
-        out,
-        r#"{{"v":1,"workspace":{},"network":"{}","accepted_at":{accepted},"query":"click_id={click_id}&txid=T{txid:010}&event={}"#,
-        facts.workspace(),
-        facts.network_id(),
-        if rng.u8(0..4) == 0 {
-            "lead"
-        } else {
-            "purchase"
-        },
-    )?;
-    if rng.u8(0..10) < 7 {
-        let cents = rng.u32(50..20_000);
-        write!(out, "&payout={}.{:02}", cents / 100, cents % 100)?;
-    }
-    match rng.u8(0..20) {
-        0 => out.push_str("&status=rejected"),
-        1..=3 => out.push_str("&status=pending"),
-        _ => out.push_str("&status=approved"),
-    }
-    match rng.u8(0..10) {
-        0..=2 => write!(out, "&offer_id={:05}", facts.campaign())?,
-        3 => write!(out, "&offer_id=99{:05}", facts.campaign())?,
-        _ => {}
-    }
-    write!(
-        out,
-        "&email_hash={:032x}{:032x}",
-        rng.u128(..),
-        rng.u128(..)
-    )?;
-    // What networks send beside: kept in the log, read by nobody.
-    write!(
-        out,
-        "&aff_id={}&aff_sub=fb&ip=203.0.113.{}&device=mobile&country=US&ts={}",
-        rng.u16(..),
-        rng.u8(..),
-        accepted / 1_000_000
-    )?;
-    out.push_str("\"}");
-    Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use millrace_schemas::click::ClickRecord;
-    use millrace_schemas::postback::PostbackRecord;
-
-    #[test]
-    fn a_click_id_tells_its_visit() {
-        for number in [0, 1, 77, 1_399_999, u32::MAX] {
-            let facts = VisitFacts {
-                number,
-                millis: 1_764_500_000_123,
-            };
-            let back = VisitFacts::of_click_key(facts.click_key());
-            assert_eq!((back.number, back.millis), (number, facts.millis));
-            assert_eq!(
-                ids::minted_millis(facts.click_key()),
-                Some(1_764_500_000_123)
-            );
-        }
-    }
-
-    #[test]
-    fn shares_sizes_and_types_are_those_of_workload_w() {
-        const N: u32 = 100_000;
-        let base = 1_764_500_000_000_000;
-        let mut w = Workload::new(N, 7, base);
-        let mut made = Workload::blank();
-        let mut sorts = std::collections::HashMap::new();
-        let mut visited = std::collections::HashSet::new();
-        while w.next_record(&mut made) {
-            *sorts.entry(made.sort).or_insert(0_u32) += 1;
-            let size = made.payload.len();
-            assert!((300..=800).contains(&size), "{size}: {}", made.payload);
-            match made.target {
-                Target::Clicks => {
-                    let r: ClickRecord = serde_json::from_str(&made.payload).expect("a record");
-                    assert_eq!(r.check(), Ok(()));
-                    let key = r.key().key;
-                    if made.sort == Sort::Visit {
-                        assert_eq!(visited.insert(key), !made.repeat);
-                    } else {
-                        assert!(visited.contains(&key), "a click before its visit");
-                    }
-                }
-                Target::Postbacks => {
-                    let r: PostbackRecord = serde_json::from_str(&made.payload).expect("a record");
-                    let p = r.read().expect("a postback");
-                    let key = ids::ClickKey::new(r.workspace, &p.click_id).key;
-                    if !made.repeat {
-                        assert_eq!(visited.contains(&key), !made.early);
-                    }
-                }
-            }
-        }
-        let share = |s: Sort| f64::from(sorts[&s]) / f64::from(N);
-        assert!((share(Sort::Visit) - 0.70).abs() < 0.01);
-        assert!((share(Sort::Click) - 0.20).abs() < 0.01);
-        assert!((share(Sort::Postback) - 0.10).abs() < 0.01);
-        let t = w.totals();
-        assert!((t.repeats as f64 / f64::from(N) - 0.05).abs() < 0.005);
-        assert!((t.early as f64 / t.postbacks as f64 - 0.05).abs() < 0.01);
     }
 }
