@@ -4,6 +4,8 @@ use millrace::postgres::migrate::{
     applied, ensure_partitions, known, migrate, missing_partitions, window,
 };
 use millrace::postgres::pool::Database;
+use millrace::runtime::clock::{ManualClock, SharedClock};
+use millrace::runtime::maintenance;
 use millrace::settings;
 use millrace_schemas::time::Micros;
 use millrace_tests::postgres::{DedicatedServer, TestDatabase, connect};
@@ -106,4 +108,31 @@ async fn sessions_carry_their_bounds() {
     let values: Vec<String> = (0..5).map(|i| row.get(i)).collect();
     assert_eq!(values[..4], ["10s", "30s", "UTC", "off"]);
     assert!(values[4].starts_with("millrace/doors/"));
+}
+
+/// The daily work, ten days from now: days ahead are made, answers of old requests go, young ones stay.
+#[tokio::test]
+async fn maintenance_makes_days_and_deletes_old_answers() {
+    let db = TestDatabase::create().await;
+    let client = connect(db.url()).await;
+    client
+        .batch_execute(
+            "INSERT INTO idempotency_keys (actor, operation, key, body_digest, status, answer, created_at)
+             SELECT 'rk_x', 'create', k, '', 201, '{}', now() - age
+             FROM (VALUES ('old', interval '25 hours'), ('young', interval '23 hours')) AS v(k, age)",
+        )
+        .await
+        .unwrap();
+    let clock: SharedClock = ManualClock::at(Micros(now().0 + 10 * 86_400_000_000));
+    let target = database(db.url());
+    let first = maintenance::once(&target, &clock).await.unwrap();
+    // Days 2 to 13 from now, of which days 2 and 3 were there.
+    assert_eq!((first.partitions, first.idempotency_keys), (10 * 5, 1));
+    let again = maintenance::once(&target, &clock).await.unwrap();
+    assert_eq!(again, maintenance::Round::default());
+    let left = client
+        .query_one("SELECT string_agg(key, ',') FROM idempotency_keys", &[])
+        .await
+        .unwrap();
+    assert_eq!(left.get::<_, String>(0), "young");
 }

@@ -101,12 +101,19 @@ impl Place {
             .mode(0o600)
             .open(&path)
             .map_err(io("opening", &path))?;
-        match file.try_lock() {
-            Ok(()) => Ok(file),
-            Err(std::fs::TryLockError::WouldBlock) => {
-                Err(ServerError::InUse(self.data_dir.clone()))
+        // Whoever asks `running_url` holds it for an instant.
+        let deadline = Instant::now() + Duration::from_millis(300);
+        loop {
+            match file.try_lock() {
+                Ok(()) => return Ok(file),
+                Err(std::fs::TryLockError::WouldBlock) if Instant::now() < deadline => {
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+                Err(std::fs::TryLockError::WouldBlock) => {
+                    return Err(ServerError::InUse(self.data_dir.clone()));
+                }
+                Err(std::fs::TryLockError::Error(e)) => return Err(io("locking", &path)(e)),
             }
-            Err(std::fs::TryLockError::Error(e)) => Err(io("locking", &path)(e)),
         }
     }
 
