@@ -349,11 +349,18 @@ pub trait Consumer: Send + Sync {
     /// Partitions started now.
     fn owned(&self) -> Vec<i32>;
 
-    /// Whether the consumer's thread lives and has polled within the last 30 s; the reason otherwise.
+    /// Whether the consumer's thread lives and has polled within the last 30 s; the reason otherwise. A process whose consumer is
+    /// ill ends: what heals by itself is no illness but [`Consumer::waits_for`].
     ///
     /// # Errors
     /// What is wrong, for a person.
     fn health(&self) -> Result<(), String>;
+
+    /// What the consumer waits for and goes on after by itself, however long it takes: a store that is away, a group that another
+    /// process holds.
+    fn waits_for(&self) -> Option<String> {
+        None
+    }
 
     /// Revokes everything (as `revoked(.., lost: false)`), leaves the group, ends the thread. Blocks at most about 5 s.
     fn shutdown(&self);

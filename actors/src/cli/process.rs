@@ -273,6 +273,9 @@ async fn migrated(database: &Database) -> anyhow::Result<Client> {
             Err(migrate::MigrateError::Database(DatabaseError::Connect { at, source })) => {
                 format!("the database at {at} does not answer: {}", chain(&source))
             }
+            Err(migrate::MigrateError::Database(silent @ DatabaseError::Silent { .. })) => {
+                silent.to_string()
+            }
             Err(other) => return Err(other.into()),
         };
         if begun.elapsed() > DATABASE_WAIT {

@@ -14,6 +14,8 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 pub const IDLE_IN_TRANSACTION: Duration = Duration::from_secs(10);
 /// How long sent data may stay unacknowledged by the server's machine before the connection counts as dead.
 const TCP_USER_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a server that is connected may take to let us in.
+const GREETING: Duration = Duration::from_secs(5);
 
 /// Why no connection can be had.
 #[derive(Debug, thiserror::Error)]
@@ -37,6 +39,14 @@ pub enum DatabaseError {
         at: String,
         /// What tokio-postgres says.
         source: tokio_postgres::Error,
+    },
+    /// The server takes connections and says nothing.
+    #[error("the database at {at} takes connections and does not answer ({seconds} s)")]
+    Silent {
+        /// Host, port and database.
+        at: String,
+        /// How long it was waited for.
+        seconds: u64,
     },
     /// The pool has none to give.
     #[error("no database connection: {0}")]
@@ -202,7 +212,19 @@ impl Database {
         ),
         DatabaseError,
     > {
-        let connected = self.config.connect(self.tls.clone()).await;
+        // The driver's own timeout ends where TCP is connected; who accepts and then says nothing would be waited for for ever.
+        let limit = self
+            .config
+            .get_connect_timeout()
+            .copied()
+            .unwrap_or(GREETING)
+            + GREETING;
+        let connected = tokio::time::timeout(limit, self.config.connect(self.tls.clone()))
+            .await
+            .map_err(|_| DatabaseError::Silent {
+                at: self.address(),
+                seconds: limit.as_secs(),
+            })?;
         let (client, connection) = connected.map_err(|source| DatabaseError::Connect {
             at: self.address(),
             source,

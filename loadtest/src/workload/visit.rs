@@ -13,7 +13,7 @@ pub struct VisitFacts {
 }
 
 impl VisitFacts {
-    /// The visit behind a click id that [`Workload`] minted.
+    /// The visit behind a click id that [`Workload`](super::Workload) minted.
     #[must_use]
     pub fn of_click_key(key: Uuid) -> VisitFacts {
         let bits = key.as_u128();

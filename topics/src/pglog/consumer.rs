@@ -163,7 +163,11 @@ impl Consumer for PgLogConsumer {
                 silent.as_secs()
             ));
         }
-        told.trouble.clone().map_or(Ok(()), Err)
+        Ok(())
+    }
+
+    fn waits_for(&self) -> Option<String> {
+        self.shared.lock().trouble.clone()
     }
 
     fn shutdown(&self) {
