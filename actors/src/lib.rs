@@ -10,6 +10,7 @@
 //! - [`runtime`]: clocks, the partition-actor shell, failpoints, outcomes. Rules about commits, restarts and positions live
 //!   here and nowhere else.
 //! - [`attribution`]: visits, clicks, postbacks, conversions: `decide` is pure, `actor` is the shell, `store` its SQL.
+//! - [`delivery`]: the outbox, and one folder a channel: the only way out.
 //! - [`ingress`]: one file a door.
 //! - [`api`]: the admin API, mounted from one registry of operations.
 //! - [`sealing`]: secrets at rest.
@@ -21,6 +22,7 @@
 pub mod api;
 pub mod attribution;
 pub mod cli;
+pub mod delivery;
 pub mod ingress;
 pub mod postgres;
 pub mod runtime;

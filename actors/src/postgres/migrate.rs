@@ -13,7 +13,15 @@ mod embedded {
 }
 
 /// Fact tables partitioned by day of `accepted_at`.
-pub const DAILY: &[&str] = &["visits", "clicks", "conversions", "postback_log", "rejects"];
+pub const DAILY: &[&str] = &[
+    "visits",
+    "clicks",
+    "conversions",
+    "postback_log",
+    "rejects",
+    "outbox",
+    "send_log",
+];
 
 /// Days kept made before today: late records and replays carry their first `accepted_at`.
 pub const DAYS_BEHIND: i64 = 8;
