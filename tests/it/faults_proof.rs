@@ -3,12 +3,14 @@
 //!
 //! - **The fence** guards what moves no position: a sweep of what waited too long. An owner that stood still with a sweep at
 //!   hand expires again what its successor has expired, unless the fence stops it.
-//! - **The position check** stands behind the fence: it is seen when the fence is open. An owner that stood still with a batch
-//!   at hand writes what its successor has written; the check alone undoes it.
+//! - **The position check** keeps an owner from doing again what it has done: a batch whose COMMIT was answered by nobody is at
+//!   hand still, and books a second time. It also stands behind the fence: with that open, an owner that stood still with a
+//!   batch writes what its successor has written; the check alone undoes it.
 //! - **The claims** guard identities wider than a partition.
 
 use crate::faults::{kafka, on_kafka, plan, preloaded, seed, turn, with_words};
 use crate::faults_group::owners;
+use crate::faults_store::lost_replies;
 use millrace_tests::deployment::{Deployment, PATIENCE};
 use millrace_tests::generator::{List, Plan};
 use millrace_tests::kafka::Kafka;
@@ -125,6 +127,16 @@ async fn without_the_fence_an_expiry_happens_twice() {
     let Some(kafka) = kafka().await else { return };
     must_be_right(&expiring(kafka, "").await.unwrap(), "fence on");
     must_be_seen(&expiring(kafka, "fence").await.unwrap(), "fence off");
+}
+
+/// The run with the check on is `faults_store.rs`'s own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_the_position_check_a_batch_whose_commit_got_no_reply_books_twice() {
+    let _turn = turn().await;
+    let Some(kafka) = kafka().await else { return };
+    let report = lost_replies(kafka, "position").await;
+    must_be_seen(&report, "position check off");
+    assert!(report.count(Kind::Double) > 0, "{report}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -3,9 +3,11 @@
 use crate::faults::{kafka, next_moment, plan, preloaded, seed, turn, with_words};
 use millrace_tests::deployment::{Deployment, PATIENCE};
 use millrace_tests::generator::Rng;
+use millrace_tests::kafka::Kafka;
 use millrace_tests::postgres::{DedicatedServer, StopMode};
 use millrace_tests::process::{Launch, eventually};
 use millrace_tests::proxy::{Protocol, Proxy};
+use millrace_tests::recount::Report;
 use std::time::Duration;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -60,11 +62,9 @@ pub fn through(deployment: &Deployment, name: &str) -> anyhow::Result<(Proxy, La
     ))
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_reply_to_a_commit_is_lost() {
+/// A run in which replies to COMMITs are lost, with safeguards switched off or none, and its recount.
+pub async fn lost_replies(kafka: &Kafka, sabotage: &str) -> Report {
     const TIMES: u32 = 8;
-    let _turn = turn().await;
-    let Some(kafka) = kafka().await else { return };
     let seed = seed();
     let mut rng = Rng::new(seed ^ 3);
     let (deployment, produced) = preloaded(kafka, "commits", plan(seed, 15_000, 4), 100)
@@ -75,13 +75,21 @@ async fn the_reply_to_a_commit_is_lost() {
         for _ in 0..TIMES {
             proxy.eat_commit_reply(u32::try_from(rng.below(12))?);
         }
-        let mut process = launch.spawn()?;
-        deployment.recounted(&produced).await?.ensure_right()?;
+        let mut process = launch.sabotage(sabotage).spawn()?;
+        let report = deployment.recounted(&produced).await?;
         anyhow::ensure!(proxy.eaten() == TIMES, "{} replies eaten", proxy.eaten());
         anyhow::ensure!(process.ended().is_none(), "the consumer gave up");
-        Ok(())
+        Ok(report)
     };
-    with_words(&deployment, run.await);
+    with_words(&deployment, run.await)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_reply_to_a_commit_is_lost() {
+    let _turn = turn().await;
+    let Some(kafka) = kafka().await else { return };
+    let report = lost_replies(kafka, "").await;
+    assert!(report.is_right(), "{report}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -13,7 +13,7 @@ use super::vertical::{
 use millrace_schemas::ids::RecordId;
 use millrace_schemas::outcome::{Outcome, reason};
 use millrace_schemas::time::{Micros, Now};
-use millrace_topics::contract::{Batch, StoredPosition, TopicRef};
+use millrace_topics::contract::{Batch, RecordRef, StoredPosition, TopicRef};
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -233,6 +233,12 @@ impl<V: Vertical> Core<V> {
             .map_or(i64::MAX, |p| p.next_offset)
     }
 
+    /// Whether the stored position says that a record is consumed. Wherever an attempt asks that, it asks here: what is
+    /// delivered again, or run again after a commit whose reply was lost, is booked once for this reason alone.
+    fn is_behind(&self, raw: &RecordRef) -> bool {
+        raw.offset < self.next_offset(raw.topic_no) && !failpoint::sabotaged("position")
+    }
+
     fn decode<'a>(&mut self, batch: &'a Batch) -> Work<'a, V::Record> {
         let latest = self.clock.wall().plus_secs(ACCEPTED_SKEW_SECS);
         let mut work = Work {
@@ -243,7 +249,7 @@ impl<V: Vertical> Core<V> {
         };
         let mut stream = self.stream;
         for (index, raw) in batch.records().iter().enumerate() {
-            if raw.offset < self.next_offset(raw.topic_no) {
+            if self.is_behind(raw) {
                 continue;
             }
             let Some(topic) = self.topics.iter().find(|t| t.no == raw.topic_no) else {
@@ -362,7 +368,7 @@ impl<V: Vertical> Core<V> {
             .get(range.clone())
             .unwrap_or_default()
             .iter()
-            .any(|r| r.offset >= self.next_offset(r.topic_no))
+            .any(|r| !self.is_behind(r))
     }
 
     fn forget_consumed(&self, work: &mut Work<'_, V::Record>) {
@@ -370,7 +376,7 @@ impl<V: Vertical> Core<V> {
             work.batch
                 .records()
                 .get(index)
-                .is_some_and(|r| r.offset >= self.next_offset(r.topic_no))
+                .is_some_and(|r| !self.is_behind(r))
         };
         work.items.retain(|i| left(i.index));
         work.poison.retain(|index, _| left(*index));
@@ -666,7 +672,7 @@ impl<V: Vertical> Core<V> {
                 ..Advance::default()
             };
             for raw in work.batch.records().get(range.clone()).unwrap_or_default() {
-                if raw.topic_no == p.topic_no && raw.offset >= p.next_offset {
+                if raw.topic_no == p.topic_no && !self.is_behind(raw) {
                     advance.next = raw.offset + 1;
                     advance.consumed += 1;
                 }
