@@ -14,6 +14,7 @@ use millrace::settings;
 use millrace_schemas::outcome::Outcome;
 use millrace_schemas::time::{Micros, Now};
 use millrace_tests::postgres::TestDatabase;
+use millrace_tests::process::eventually;
 use millrace_tests::proxy::{Protocol, Proxy};
 use millrace_topics::catalogue::{self, GroupSpec};
 use millrace_topics::contract::{Batch, PartitionHost, TopicRef};
@@ -22,6 +23,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use tokio_postgres::Client;
+
+/// How long what must come may take.
+const SOON: Duration = Duration::from_secs(20);
 
 /// Adds up `name=number` records into table `sums`; keeps the sums of the names it saw.
 #[derive(Default)]
@@ -325,9 +329,11 @@ async fn a_zombie_with_an_unknown_commit_does_not_steal_its_partition_back() {
     // While it does not know, another owner claims: its connection is held back until then.
     let batch = w.batch(&["a=1"]);
     let owner = async {
-        while proxy.eaten() == 0 {
-            tokio::task::yield_now().await;
-        }
+        eventually("a reply eaten", SOON, async || {
+            Ok((proxy.eaten() > 0).then_some(()))
+        })
+        .await
+        .unwrap();
         w.core(w.database.url(), &Arc::default()).await
     };
     let (exit, mut owner) = {
@@ -393,12 +399,14 @@ async fn emits_are_frozen_and_numbered_in_the_batch_s_transaction() {
     );
 }
 
-/// Polls a condition of the host with a deadline.
+/// Waits for a condition that nobody announces; from a thread that may block, and `check` may block too.
 fn until(what: &str, mut check: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let runtime = tokio::runtime::Handle::current();
+    let mut every = tokio::time::interval(Duration::from_millis(5));
+    let deadline = Instant::now() + SOON;
     while !check() {
         assert!(Instant::now() < deadline, "in vain: {what}");
-        std::thread::yield_now();
+        runtime.block_on(every.tick());
     }
 }
 

@@ -4,6 +4,7 @@ use super::PostgresLog;
 use super::alone::{produced, record, shut, subscription, texts};
 use crate::topics_suite::{Log, SOON};
 use millrace_tests::postgres::StopMode;
+use millrace_tests::process::eventually;
 use millrace_tests::proxy::{Protocol, Proxy};
 use millrace_tests::recording_host::{RecordingHost, RecordingStore};
 use millrace_topics::contract::{Consumer, ProduceError, Producer};
@@ -23,14 +24,9 @@ async fn one_process_a_group() {
     assert!(first.owned_within(SOON, |o| o.len() == 2).await);
     let second = RecordingHost::new("second", &[topics[0].no], &store);
     let two = log.consumer(subscription(&topics, "g"), Arc::clone(&second));
-    let deadline = Instant::now() + SOON;
-    let trouble = loop {
-        if let Some(trouble) = two.waits_for() {
-            break trouble;
-        }
-        assert!(Instant::now() < deadline);
-        tokio::task::yield_now().await;
-    };
+    let trouble = eventually("the second waits", SOON, async || Ok(two.waits_for()))
+        .await
+        .unwrap();
     assert!(
         trouble.contains("another process") && trouble.contains("server process"),
         "{trouble}"
@@ -188,30 +184,28 @@ async fn a_log_that_says_nothing_is_noticed_and_found_again() {
         matches!(lost, Err(ProduceError::Unavailable(_))),
         "{lost:?}"
     );
-    let deadline = Instant::now() + SOON;
-    while consumer.waits_for().is_none() {
-        assert!(Instant::now() < deadline);
-        tokio::task::yield_now().await;
-    }
+    eventually("it waits", SOON, async || Ok(consumer.waits_for()))
+        .await
+        .unwrap();
     // It heals by itself, so nobody may end the process for it.
     consumer.health().unwrap();
     proxy.stall(false);
     proxy.cut();
-    loop {
-        let answer = producer
-            .produce(record(&topics[0], "k", "y"))
-            .await
-            .unwrap();
-        if answer.is_ok() {
-            break;
-        }
-        assert!(Instant::now() < deadline, "{answer:?}");
-    }
-    let found = Arc::clone(&store);
-    while !found.ledger().iter().any(|s| s.payload == b"y") {
-        assert!(Instant::now() < deadline);
-        tokio::task::yield_now().await;
-    }
+    eventually("a record is taken", SOON, async || {
+        let answer = producer.produce(record(&topics[0], "k", "y")).await?;
+        Ok(answer.ok())
+    })
+    .await
+    .unwrap();
+    eventually("it is read", SOON, async || {
+        Ok(store
+            .ledger()
+            .iter()
+            .find(|s| s.payload == b"y")
+            .map(|_| ()))
+    })
+    .await
+    .unwrap();
     assert_eq!(store.refused(), 0);
     shut(&consumer).await;
 }
