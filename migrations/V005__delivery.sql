@@ -145,3 +145,13 @@ CREATE TRIGGER configuration_changed AFTER INSERT OR UPDATE OR DELETE ON pixels
 -- A webhook's `failing_since` moves with every failure: that is no configuration.
 CREATE TRIGGER configuration_changed AFTER INSERT OR DELETE OR UPDATE OF url, events, status ON webhooks
     FOR EACH STATEMENT EXECUTE FUNCTION bump_configuration_epoch();
+
+-- One row a claim, so that expired leases are found without looking at what is not leased. Kept until they have expired.
+CREATE TABLE outbox_leases (
+    lease_token    uuid NOT NULL,
+    destination_no integer NOT NULL,
+    lease_until    timestamptz NOT NULL,
+    due_from       timestamptz NOT NULL,
+    due_to         timestamptz NOT NULL
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
+CREATE INDEX outbox_leases_until ON outbox_leases (lease_until);

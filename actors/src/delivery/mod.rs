@@ -12,5 +12,8 @@
 pub mod breaker;
 pub mod channel;
 pub mod destination;
+pub mod dispatcher;
+pub mod janitor;
+pub mod lease;
 pub mod outbox;
 pub mod schedule;

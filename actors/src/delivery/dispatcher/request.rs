@@ -1,0 +1,293 @@
+//! One request: admitted at the last moment, sent within its time, and what its answers mean for the messages.
+
+use super::finish::Finished;
+use super::lane::Held;
+use crate::delivery::channel::{Answer, Channel, Leased, Sent, Target, Traits, Verdict};
+use crate::delivery::destination::Destination;
+use crate::delivery::lease::{Attempt, End, Ended};
+use crate::delivery::schedule;
+use crate::runtime::clock::SharedClock;
+use crate::runtime::failpoint;
+use futures::FutureExt;
+use millrace_schemas::time::Micros;
+use std::panic::AssertUnwindSafe;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+/// How long after the channel's own timeout a request is given up for it.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// What an answer means for a message, and the result's name in the send log.
+#[must_use]
+pub fn end_of(
+    answer: &Answer,
+    attempt: u16,
+    traits: &Traits,
+    backoff: Duration,
+    wall: Micros,
+    dice: f64,
+) -> (End, &'static str) {
+    let fin = |status: &'static str| End::Final(status, Some(answer.code.clone()));
+    match &answer.verdict {
+        Verdict::Delivered => (End::Final("sent", None), "delivered"),
+        Verdict::Rejected => (fin("failed"), "rejected"),
+        Verdict::Bounced => (fin("bounced"), "bounced"),
+        Verdict::Suppressed => (fin("suppressed"), "suppressed"),
+        Verdict::Cancelled => (fin("cancelled"), "cancelled"),
+        Verdict::PauseDestination => (End::Back, "paused"),
+        // It may have arrived and would be taken for a second one.
+        Verdict::RetryAt { unsure: true, .. } if !traits.idempotent => (fin("unknown"), "unknown"),
+        Verdict::RetryAt { .. } if attempt >= traits.max_attempts => (fin("failed"), "rejected"),
+        Verdict::RetryAt { after, unsure } => {
+            let pause = schedule::pause(backoff, *after, dice);
+            let micros = i64::try_from(pause.as_micros()).unwrap_or(i64::MAX);
+            let again = End::Again {
+                due_at: Micros(wall.0.saturating_add(micros)),
+                unsure: *unsure,
+            };
+            (again, "retry")
+        }
+    }
+}
+
+/// What a request leaves behind.
+pub(super) struct Done {
+    pub finished: Finished,
+    /// Whether the destination seemed dead; none if nothing was sent.
+    pub dead: Option<bool>,
+    /// Pause it: code and reason.
+    pub pause: bool,
+}
+
+/// Runs one request.
+pub(super) async fn run(
+    channel: Rc<dyn Channel>,
+    clock: SharedClock,
+    destination: Destination,
+    target: Rc<dyn Target>,
+    held: Vec<Held>,
+) -> Done {
+    let traits = channel.traits();
+    let begun = Instant::now();
+    let wall = clock.wall();
+    let mut settling = Settling {
+        channel: &*channel,
+        destination: &destination,
+        finished: Finished::default(),
+        pause: false,
+    };
+    let mut asked: Vec<(Held, Leased)> = Vec::with_capacity(held.len());
+    for one in held {
+        if begun >= one.send_before {
+            settling.back(&one);
+        } else if let Some(answer) = target.admit(&one.message, wall) {
+            settling.answered(&one, &answer, wall, Duration::ZERO, false);
+        } else {
+            let mut bare = one;
+            let payload = std::mem::take(&mut bare.message.payload);
+            let message = Leased {
+                payload,
+                ..bare.message.clone()
+            };
+            asked.push((bare, message));
+        }
+    }
+    let mut dead = None;
+    if !asked.is_empty() {
+        let (held, messages): (Vec<Held>, Vec<Leased>) = asked.into_iter().unzip();
+        let n = messages.len();
+        let sent = send(&*target, messages, traits.timeout + GRACE, n).await;
+        let _ = failpoint::hit("delivery.answered");
+        let wall = clock.wall();
+        let took = begun.elapsed();
+        for (one, answer) in held.iter().zip(&sent.answers) {
+            settling.answered(one, answer, wall, took, true);
+        }
+        dead = Some(sent.dead);
+        settling.finished.note = Some((target, sent));
+    }
+    Done {
+        pause: settling.pause,
+        finished: settling.finished,
+        dead,
+    }
+}
+
+async fn send(target: &dyn Target, messages: Vec<Leased>, limit: Duration, n: usize) -> Sent {
+    let all = |code: &'static str| {
+        let answer = Answer::new(
+            Verdict::RetryAt {
+                after: None,
+                unsure: true,
+            },
+            code,
+        );
+        Sent {
+            answers: vec![answer; n],
+            dead: true,
+        }
+    };
+    let sending = AssertUnwindSafe(target.send(messages)).catch_unwind();
+    match tokio::time::timeout(limit, sending).await {
+        Ok(Ok(sent)) if sent.answers.len() == n => sent,
+        Ok(Ok(sent)) => {
+            tracing::error!(
+                answers = sent.answers.len(),
+                messages = n,
+                "a channel lost count"
+            );
+            all("miscounted")
+        }
+        Ok(Err(_)) => {
+            tracing::error!("a channel panicked while sending");
+            all("panicked")
+        }
+        Err(_) => all("timeout"),
+    }
+}
+
+struct Settling<'a> {
+    channel: &'a dyn Channel,
+    destination: &'a Destination,
+    finished: Finished,
+    pause: bool,
+}
+
+impl Settling<'_> {
+    fn back(&mut self, one: &Held) {
+        self.finished
+            .ended
+            .push(ended(one, self.destination.no, End::Back));
+    }
+
+    fn answered(&mut self, one: &Held, answer: &Answer, wall: Micros, took: Duration, sent: bool) {
+        let traits = self.channel.traits();
+        let attempt = one.message.attempt;
+        let backoff = self.channel.backoff(attempt);
+        let (end, result) = end_of(answer, attempt, &traits, backoff, wall, dice(&one.message));
+        if answer.verdict == Verdict::PauseDestination {
+            self.pause = true;
+            self.finished.pause.get_or_insert_with(|| {
+                let reason = answer.excerpt.clone().unwrap_or_default();
+                (
+                    self.destination.no,
+                    answer.code.clone().into_owned(),
+                    reason,
+                )
+            });
+        }
+        metrics::counter!("sends_total", "channel" => self.channel.name(), "result" => result)
+            .increment(1);
+        self.finished.attempts.push(Attempt {
+            at: wall,
+            id: one.message.id,
+            workspace: one.message.workspace,
+            channel: self.channel.name(),
+            destination: self.destination.no,
+            attempt: if sent { attempt } else { 0 },
+            result,
+            code: answer.code.clone(),
+            took,
+            target: answer.target.clone(),
+            excerpt: answer.excerpt.clone(),
+        });
+        self.finished
+            .ended
+            .push(ended(one, self.destination.no, end));
+    }
+}
+
+/// A message's end under its token.
+pub(super) fn ended(one: &Held, destination: i32, end: End) -> Ended {
+    // An attempt that does not count is not told as one.
+    let attempts = match end {
+        End::Back => one.message.attempt.saturating_sub(1),
+        _ => one.message.attempt,
+    };
+    Ended {
+        id: one.message.id,
+        created_at: one.message.created_at,
+        due_at: one.message.due_at,
+        destination,
+        token: one.token,
+        attempts,
+        end,
+    }
+}
+
+/// Spread over 0..1 by the message and its attempt: jitter that needs no source of randomness.
+fn dice(message: &Leased) -> f64 {
+    let low = message.id.as_u128() as u32;
+    let mixed = low
+        .wrapping_add(u32::from(message.attempt))
+        .wrapping_mul(0x9e37_79b1);
+    f64::from(mixed) / f64::from(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn traits(idempotent: bool) -> Traits {
+        Traits {
+            idempotent,
+            batch: 1,
+            concurrency: 1,
+            max_attempts: 3,
+            timeout: Duration::from_secs(1),
+        }
+    }
+
+    #[test]
+    fn answers_end_messages_as_their_channel_is() {
+        let backoff = Duration::from_secs(10);
+        let end = |verdict, attempt, idempotent| {
+            let answer = Answer::new(verdict, "code");
+            end_of(
+                &answer,
+                attempt,
+                &traits(idempotent),
+                backoff,
+                Micros(0),
+                0.0,
+            )
+        };
+        let why = || Some("code".into());
+        let retry = |after, unsure| Verdict::RetryAt { after, unsure };
+        let again = |secs: i64, unsure| End::Again {
+            due_at: Micros(secs * 1_000_000),
+            unsure,
+        };
+        assert_eq!(
+            end(Verdict::Delivered, 1, true),
+            (End::Final("sent", None), "delivered")
+        );
+        assert_eq!(end(retry(None, true), 1, true), (again(10, true), "retry"));
+        let asked = Some(Duration::from_secs(60));
+        assert_eq!(
+            end(retry(asked, false), 2, true),
+            (again(60, false), "retry")
+        );
+        assert_eq!(
+            end(retry(None, false), 3, true),
+            (End::Final("failed", why()), "rejected")
+        );
+        // A second one would be a second one: unknown is the end, a plain refusal is not.
+        assert_eq!(
+            end(retry(None, true), 1, false),
+            (End::Final("unknown", why()), "unknown")
+        );
+        assert_eq!(
+            end(retry(None, false), 1, false),
+            (again(10, false), "retry")
+        );
+        assert_eq!(
+            end(Verdict::PauseDestination, 3, true),
+            (End::Back, "paused")
+        );
+        assert_eq!(
+            end(Verdict::Suppressed, 1, true),
+            (End::Final("suppressed", why()), "suppressed")
+        );
+    }
+}

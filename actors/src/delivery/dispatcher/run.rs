@@ -1,0 +1,481 @@
+//! The dispatcher's loop.
+
+use super::finish::{Finished, Finisher};
+use super::lane::{Held, Lane};
+use super::request;
+use crate::delivery::channel::{Channel, Leased, Traits, Unready};
+use crate::delivery::destination::{self, Destination};
+use crate::delivery::janitor;
+use crate::delivery::lease::{self, Attempt, End};
+use crate::postgres::types::Tz;
+use crate::runtime::clock::SharedClock;
+use crate::runtime::failpoint;
+use crate::runtime::session::{Connect, Session, describe};
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+use tokio::sync::Notify;
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+
+/// Messages of one claim at most.
+pub(super) const CLAIM_AT_MOST: usize = 1_000;
+/// Messages sent and not yet written down, at most, before more is claimed.
+const UNWRITTEN_AT_MOST: usize = 10_000;
+/// A lease lasts this much longer than two requests: one that is waited for, and its own.
+const LEASE_MARGIN: Duration = Duration::from_secs(30);
+/// A request is not begun when its lease has less than this left beyond the request's own time.
+const LEASE_REST: Duration = Duration::from_secs(10);
+/// How often destinations that were paused for an unreadable secret are looked at again.
+const LOOK_AT_SECRETS: Duration = Duration::from_secs(5);
+
+/// What the loop and the requests share.
+pub(super) struct Shared {
+    channel: Rc<dyn Channel>,
+    clock: SharedClock,
+    lanes: RefCell<HashMap<i32, Lane>>,
+    finished: RefCell<Option<UnboundedSender<Finished>>>,
+    unwritten: Cell<usize>,
+    in_flight: Cell<usize>,
+    ended: Cell<u64>,
+    /// A slot is free, or something was written down.
+    freed: Notify,
+    pub(super) stop: Cell<bool>,
+}
+
+impl Shared {
+    pub(super) fn stop(&self) {
+        self.stop.set(true);
+        self.freed.notify_one();
+    }
+
+    fn finish(&self, finished: Finished) {
+        self.unwritten
+            .set(self.unwritten.get() + finished.ended.len());
+        if let Some(to) = &*self.finished.borrow() {
+            let _ = to.send(finished);
+        }
+    }
+
+    /// Gives back what is claimed for a destination and not yet sent.
+    fn give_back(&self, lane: &mut Lane) {
+        if lane.ready.is_empty() {
+            return;
+        }
+        let no = lane.destination.no;
+        let ended = lane.ready.drain(..);
+        let ended = ended.map(|h| request::ended(&h, no, End::Back)).collect();
+        self.finish(Finished {
+            ended,
+            ..Finished::default()
+        });
+    }
+
+    /// Begins as many requests as the lane allows.
+    fn pump(self: &Rc<Shared>, no: i32) {
+        let traits = self.channel.traits();
+        loop {
+            let next = {
+                let mut lanes = self.lanes.borrow_mut();
+                let Some(lane) = lanes.get_mut(&no) else {
+                    return;
+                };
+                if self.stop.get() || lane.paused {
+                    self.give_back(lane);
+                    return;
+                }
+                lane.next(&traits, Instant::now())
+                    .map(|(target, held)| (target, held, lane.destination.clone()))
+            };
+            let Some((target, held, destination)) = next else {
+                return;
+            };
+            self.in_flight.set(self.in_flight.get() + 1);
+            let shared = Rc::clone(self);
+            actix_rt::spawn(async move {
+                let (channel, clock) = (Rc::clone(&shared.channel), shared.clock.clone());
+                let done = request::run(channel, clock, destination, target, held).await;
+                shared.done(no, done);
+            });
+        }
+    }
+
+    fn done(self: &Rc<Shared>, no: i32, done: request::Done) {
+        self.in_flight.set(self.in_flight.get().saturating_sub(1));
+        self.finish(done.finished);
+        {
+            let mut lanes = self.lanes.borrow_mut();
+            if let Some(lane) = lanes.get_mut(&no) {
+                lane.in_flight = lane.in_flight.saturating_sub(1);
+                lane.paused |= done.pause;
+                match done.dead {
+                    Some(false) => lane.breaker.alive(),
+                    Some(true) => {
+                        if lane.breaker.dead(Instant::now()) {
+                            tracing::warn!(
+                                channel = self.channel.name(),
+                                destination = no,
+                                "breaker open"
+                            );
+                            metrics::counter!("breakers_opened_total", "channel" => self.channel.name())
+                                .increment(1);
+                            self.give_back(lane);
+                        }
+                    }
+                    None => lane.breaker.untried(),
+                }
+            }
+        }
+        self.pump(no);
+        let traits = self.channel.traits();
+        let hungry = self
+            .lanes
+            .borrow()
+            .get(&no)
+            .is_none_or(|lane| lane.room(&traits, Instant::now()) > 0);
+        if hungry || self.stop.get() {
+            self.freed.notify_one();
+        }
+    }
+
+    fn written(&self, n: usize) {
+        let before = self.unwritten.get();
+        self.unwritten.set(before.saturating_sub(n));
+        self.ended.set(self.ended.get() + n as u64);
+        if before >= UNWRITTEN_AT_MOST {
+            self.freed.notify_one();
+        }
+    }
+}
+
+/// How the loop works.
+pub(super) struct Loop {
+    pub connect: Connect,
+    pub poll: Duration,
+    /// How long what is under way may take when it ends.
+    pub drain: Duration,
+}
+
+pub(super) fn shared(channel: Rc<dyn Channel>, clock: SharedClock) -> Rc<Shared> {
+    Rc::new(Shared {
+        channel,
+        clock,
+        lanes: RefCell::default(),
+        finished: RefCell::default(),
+        unwritten: Cell::new(0),
+        in_flight: Cell::new(0),
+        ended: Cell::new(0),
+        freed: Notify::new(),
+        stop: Cell::new(false),
+    })
+}
+
+/// Runs until told to stop; then gives back what it holds and waits for what is under way.
+pub(super) async fn run(shared: Rc<Shared>, how: Loop) {
+    let (to, from) = unbounded_channel();
+    shared.finished.replace(Some(to));
+    let finisher = Finisher::new(how.connect.clone(), shared.clock.clone());
+    let writing = {
+        let shared = Rc::clone(&shared);
+        actix_rt::spawn(finisher.keep(from, move |n| shared.written(n)))
+    };
+    let cleaning = actix_rt::spawn(clean(Rc::clone(&shared), how.connect.clone()));
+    let mut claiming = Claiming {
+        shared: Rc::clone(&shared),
+        connect: how.connect,
+        session: None,
+        turn: 0,
+    };
+    while !shared.stop.get() {
+        let wait = match claiming.turn().await {
+            Ok(true) => Duration::ZERO,
+            Ok(false) => how.poll,
+            Err(error) => {
+                tracing::warn!(channel = shared.channel.name(), %error, "nothing can be claimed now");
+                claiming.session = None;
+                how.poll.max(Duration::from_millis(500))
+            }
+        };
+        if !wait.is_zero() {
+            let _ = tokio::time::timeout(wait, shared.freed.notified()).await;
+        } else {
+            tokio::task::yield_now().await;
+        }
+    }
+    cleaning.abort();
+    let numbers: Vec<i32> = shared.lanes.borrow().keys().copied().collect();
+    for no in numbers {
+        shared.pump(no);
+    }
+    let deadline = Instant::now() + how.drain;
+    while shared.in_flight.get() > 0 && Instant::now() < deadline {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let _ = tokio::time::timeout(left, shared.freed.notified()).await;
+    }
+    // The finisher ends when nobody is left to tell it anything.
+    shared.finished.replace(None);
+    let left = deadline.saturating_duration_since(Instant::now());
+    if tokio::time::timeout(left.max(Duration::from_secs(1)), writing)
+        .await
+        .is_err()
+    {
+        tracing::warn!(
+            channel = shared.channel.name(),
+            "what was sent last could not be written down; its leases run out"
+        );
+    }
+}
+
+/// Expired leases, what was ended, and secrets that open again.
+async fn clean(shared: Rc<Shared>, connect: Connect) {
+    let mut session: Option<Session> = None;
+    let mut looked: Option<Instant> = None;
+    let mut vacuumed = 0;
+    let mut last: Option<Instant> = None;
+    loop {
+        let live = match session.take() {
+            Some(s) if !s.client().is_closed() => s,
+            _ => match connect().await {
+                Ok(client) => Session::new(client),
+                Err(_) => {
+                    tokio::time::sleep(janitor::EVERY).await;
+                    continue;
+                }
+            },
+        };
+        let result = async {
+            if last.is_none_or(|at| at.elapsed() >= janitor::EVERY) {
+                last = Some(Instant::now());
+                let wall = shared.clock.wall();
+                let traits = shared.channel.traits();
+                janitor::sweep(&live, shared.channel.name(), &traits, wall).await?;
+            }
+            let ended = shared.ended.get();
+            if ended - vacuumed >= janitor::VACUUM_AFTER {
+                vacuumed = ended;
+                janitor::vacuum(&live).await?;
+            }
+            if looked.is_none_or(|at| at.elapsed() >= LOOK_AT_SECRETS) {
+                looked = Some(Instant::now());
+                look_at_secrets(&shared, &live).await?;
+            }
+            Ok::<(), tokio_postgres::Error>(())
+        };
+        match result.await {
+            Ok(()) => session = Some(live),
+            Err(error) => {
+                tracing::warn!(channel = shared.channel.name(), error = %describe(&error), "cannot clean up now");
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(250)).await;
+    }
+}
+
+/// Lets destinations go on whose secret could not be opened and now can: the key is right again.
+async fn look_at_secrets(shared: &Shared, session: &Session) -> Result<(), tokio_postgres::Error> {
+    let rows = session
+        .query(
+            "SELECT destination_no, workspace_id, channel, ref FROM destinations
+             WHERE channel = $1 AND paused_code = 'secret_unreadable' ORDER BY destination_no LIMIT 1000",
+            &[&shared.channel.name()],
+        )
+        .await?;
+    for row in &rows {
+        let found = destination_of(row);
+        if shared.channel.prepare(session, &found).await.is_ok()
+            && destination::resume(session, found.no).await?
+        {
+            tracing::info!(destination = found.no, "its secret opens again: resumed");
+        }
+    }
+    Ok(())
+}
+
+fn destination_of(row: &tokio_postgres::Row) -> Destination {
+    Destination {
+        no: row.get(0),
+        workspace: row.get(1),
+        channel: row.get(2),
+        reference: row.get(3),
+    }
+}
+
+/// Destinations of a channel with something due, found by one step along the index for each destination there is.
+const DUE: &str = "
+WITH RECURSIVE d(no) AS (
+    (SELECT destination_no FROM outbox_due ORDER BY destination_no LIMIT 1)
+    UNION ALL
+    SELECT (SELECT o.destination_no FROM outbox_due o WHERE o.destination_no > d.no ORDER BY o.destination_no LIMIT 1)
+    FROM d WHERE d.no IS NOT NULL
+)
+SELECT t.destination_no, t.workspace_id, t.channel, t.ref
+FROM d JOIN destinations t ON t.destination_no = d.no
+WHERE t.channel = $1 AND t.paused_code IS NULL
+  AND NOT EXISTS (SELECT FROM paused_channels p WHERE p.channel IN (t.channel, '*'))
+  AND EXISTS (SELECT FROM outbox_due o WHERE o.destination_no = d.no AND o.due_at <= $2 AND o.lease_token IS NULL)
+ORDER BY t.destination_no";
+
+struct Claiming {
+    shared: Rc<Shared>,
+    connect: Connect,
+    session: Option<Session>,
+    /// Where the round begins: nobody is always first.
+    turn: usize,
+}
+
+impl Claiming {
+    /// One round over all destinations that have something due and room for it. True: there may be more at once.
+    async fn turn(&mut self) -> Result<bool, String> {
+        if self.shared.unwritten.get() >= UNWRITTEN_AT_MOST {
+            return Ok(false);
+        }
+        let live = match self.session.take() {
+            Some(s) if !s.client().is_closed() => s,
+            _ => Session::new((self.connect)().await?),
+        };
+        let now = self.shared.clock.wall();
+        let rows = live
+            .query(DUE, &[&self.shared.channel.name(), &Tz(now)])
+            .await
+            .map_err(|e| describe(&e))?;
+        let mut due: Vec<Destination> = rows.iter().map(destination_of).collect();
+        self.forget_idle(&due);
+        if !due.is_empty() {
+            self.turn = self.turn.wrapping_add(1);
+            let first = self.turn % due.len();
+            due.rotate_left(first);
+        }
+        let mut more = false;
+        for one in due {
+            if self.shared.stop.get() {
+                break;
+            }
+            more |= self.visit(&live, one).await?;
+        }
+        self.session = Some(live);
+        Ok(more)
+    }
+
+    /// Lanes of destinations with nothing due and nothing under way.
+    fn forget_idle(&self, due: &[Destination]) {
+        self.shared
+            .lanes
+            .borrow_mut()
+            .retain(|no, lane| !lane.is_idle() || due.iter().any(|d| d.no == *no));
+    }
+
+    async fn visit(&self, session: &Session, destination: Destination) -> Result<bool, String> {
+        let (shared, no) = (&self.shared, destination.no);
+        let traits = shared.channel.traits();
+        let limit = {
+            let mut lanes = shared.lanes.borrow_mut();
+            let lane = lanes
+                .entry(no)
+                .or_insert_with(|| Lane::new(destination.clone()));
+            // It stands among the due ones, so nobody keeps it paused any more.
+            if lane.paused && lane.in_flight == 0 && lane.ready.is_empty() {
+                lane.paused = false;
+            }
+            lane.room(&traits, Instant::now())
+        };
+        if limit == 0 {
+            return Ok(false);
+        }
+        match shared.channel.prepare(session, &destination).await {
+            Ok(target) => {
+                if let Some(lane) = shared.lanes.borrow_mut().get_mut(&no) {
+                    lane.target = Some(target);
+                }
+            }
+            Err(Unready::Later(why)) => return Err(why),
+            Err(Unready::Pause { code, reason }) => {
+                let paused = destination::pause(session, no, code, &reason, "millrace").await;
+                if paused.map_err(|e| describe(&e))? {
+                    tracing::warn!(destination = no, code, reason, "destination paused");
+                    metrics::counter!("destinations_paused_total", "code" => code).increment(1);
+                }
+                return Ok(false);
+            }
+            Err(Unready::Cancel(code)) => {
+                let claim = self.claim(session, no, CLAIM_AT_MOST, &traits).await?;
+                let n = claim.messages.len();
+                let held = hold(claim, Instant::now());
+                self.end_unsent(&held, no, "cancelled", code);
+                return Ok(n == CLAIM_AT_MOST);
+            }
+        }
+        let begun = Instant::now();
+        let mut claim = self.claim(session, no, limit, &traits).await?;
+        let _ = failpoint::hit("delivery.claimed");
+        let n = claim.messages.len() + claim.bodiless.len();
+        if !claim.bodiless.is_empty() {
+            let lost = std::mem::take(&mut claim.bodiless);
+            let lost: Vec<Held> = lost
+                .into_iter()
+                .map(|message| Held {
+                    message,
+                    token: claim.token,
+                    send_before: begun,
+                })
+                .collect();
+            self.end_unsent(&lost, no, "cancelled", "body_gone");
+        }
+        let send_before = begun + lease_of(&traits).saturating_sub(traits.timeout + LEASE_REST);
+        if let Some(lane) = shared.lanes.borrow_mut().get_mut(&no) {
+            lane.ready.extend(hold(claim, send_before));
+        }
+        shared.pump(no);
+        Ok(n == limit)
+    }
+
+    async fn claim(
+        &self,
+        session: &Session,
+        no: i32,
+        limit: usize,
+        traits: &Traits,
+    ) -> Result<lease::Claim, String> {
+        let now = self.shared.clock.wall();
+        lease::claim(session, no, now, limit, lease_of(traits))
+            .await
+            .map_err(|e| describe(&e))
+    }
+
+    fn end_unsent(&self, held: &[Held], no: i32, status: &'static str, code: &'static str) {
+        let (wall, channel) = (self.shared.clock.wall(), self.shared.channel.name());
+        let end = || End::Final(status, Some(code.into()));
+        let attempts = held.iter().map(|h| Attempt {
+            at: wall,
+            id: h.message.id,
+            workspace: h.message.workspace,
+            channel,
+            destination: no,
+            attempt: 0,
+            result: status,
+            code: code.into(),
+            took: Duration::ZERO,
+            target: None,
+            excerpt: None,
+        });
+        self.shared.finish(Finished {
+            attempts: attempts.collect(),
+            ended: held.iter().map(|h| request::ended(h, no, end())).collect(),
+            ..Finished::default()
+        });
+    }
+}
+
+/// How long messages of a channel are claimed for.
+fn lease_of(traits: &Traits) -> Duration {
+    traits.timeout * 2 + LEASE_MARGIN
+}
+
+fn hold(claim: lease::Claim, send_before: Instant) -> Vec<Held> {
+    let token = claim.token;
+    let held = |message: Leased| Held {
+        message,
+        token,
+        send_before,
+    };
+    claim.messages.into_iter().map(held).collect()
+}

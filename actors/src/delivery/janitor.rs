@@ -1,0 +1,67 @@
+//! Cleans up after the dead: expired leases every few seconds, and what finished messages left in `outbox_due` whenever it is
+//! worth a vacuum, so that the table stays as small as what is due.
+
+use super::channel::Traits;
+use super::lease::{self, Swept};
+use crate::runtime::session::Session;
+use millrace_schemas::time::Micros;
+use std::time::Duration;
+
+/// How often expired leases are looked for.
+pub const EVERY: Duration = Duration::from_secs(2);
+/// After so many ended messages the narrow table is vacuumed; PostgreSQL's own vacuum comes round once a minute, and a busy
+/// channel ends half a million messages in one.
+pub const VACUUM_AFTER: u64 = 25_000;
+
+/// Sweeps a channel's expired leases to their end.
+///
+/// # Errors
+/// The store's.
+pub async fn sweep(
+    session: &Session,
+    channel: &str,
+    traits: &Traits,
+    wall: Micros,
+) -> Result<Swept, tokio_postgres::Error> {
+    let mut all = Swept::default();
+    loop {
+        let idempotent = traits.idempotent;
+        let swept =
+            match lease::sweep(session, channel, idempotent, traits.max_attempts, wall).await {
+                Ok(swept) => swept,
+                Err(error) => {
+                    let _ = session.batch("ROLLBACK").await;
+                    return Err(error);
+                }
+            };
+        all.exhausted += swept.exhausted;
+        all.unknown += swept.unknown;
+        all.returned += swept.returned;
+        if swept == Swept::default() {
+            break;
+        }
+    }
+    if all != Swept::default() {
+        tracing::warn!(
+            channel,
+            exhausted = all.exhausted,
+            unknown = all.unknown,
+            returned = all.returned,
+            "leases of a sender that is gone"
+        );
+    }
+    Ok(all)
+}
+
+/// Vacuums the narrow tables, unless somebody does already.
+///
+/// # Errors
+/// The store's.
+pub async fn vacuum(session: &Session) -> Result<(), tokio_postgres::Error> {
+    session
+        .batch("VACUUM (SKIP_LOCKED, TRUNCATE false) outbox_due")
+        .await?;
+    session
+        .batch("VACUUM (SKIP_LOCKED, TRUNCATE false) outbox_leases")
+        .await
+}

@@ -1,0 +1,402 @@
+//! Leases on what is due: claimed, ended, given back, and taken from the dead. All SQL on `outbox_due` and the ends of `outbox`.
+//!
+//! A claim commits before anything is sent. Whoever ends a message must still hold its token: one whose lease ran out meanwhile
+//! changes nothing, and what became of the message is for its next holder to say. Leases are measured by the database's clock
+//! alone, what is due by the caller's.
+
+use super::channel::Leased;
+use crate::postgres::copy::Rows;
+use crate::postgres::types::Tz;
+use crate::runtime::session::Session;
+use millrace_schemas::time::Micros;
+use std::borrow::Cow;
+use std::time::Duration;
+use tokio_postgres::Error;
+use uuid::Uuid;
+
+/// What one claim brought.
+#[derive(Debug)]
+pub struct Claim {
+    /// What ends its messages.
+    pub token: Uuid,
+    /// The messages.
+    pub messages: Vec<Leased>,
+    /// Messages whose body is gone: their partition was dropped.
+    pub bodiless: Vec<Leased>,
+}
+
+const CLAIM: &str = "
+WITH found AS (
+    SELECT ctid FROM outbox_due
+    WHERE destination_no = $1 AND due_at <= $2 AND lease_token IS NULL
+    ORDER BY due_at, outbox_id LIMIT $3 FOR UPDATE SKIP LOCKED
+), claimed AS (
+    UPDATE outbox_due d SET lease_until = clock_timestamp() + $4 * interval '1 millisecond', lease_token = $5,
+           attempts = d.attempts + 1
+    FROM found WHERE d.ctid = found.ctid
+    RETURNING d.outbox_id, d.created_at, d.due_at, d.attempts, d.unsure_since, d.lease_until
+), noted AS (
+    INSERT INTO outbox_leases (lease_token, destination_no, lease_until, due_from, due_to)
+    SELECT $5, $1, max(lease_until), min(due_at), max(due_at) FROM claimed HAVING count(*) > 0
+)
+SELECT c.outbox_id, c.created_at, c.due_at, c.attempts, c.unsure_since, o.workspace_id, o.payload::text
+FROM claimed c LEFT JOIN LATERAL (
+    SELECT workspace_id, payload FROM outbox o WHERE o.outbox_id = c.outbox_id AND o.created_at = c.created_at
+) o ON true";
+
+/// Claims up to `limit` messages that are due by `now`, for `lease`.
+///
+/// # Errors
+/// The store's.
+pub async fn claim(
+    session: &Session,
+    destination: i32,
+    now: Micros,
+    limit: usize,
+    lease: Duration,
+) -> Result<Claim, Error> {
+    let token = Uuid::from_u128(random());
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    let millis = lease.as_secs_f64() * 1_000.0;
+    let rows = session
+        .query(CLAIM, &[&destination, &Tz(now), &limit, &millis, &token])
+        .await?;
+    let mut claim = Claim {
+        token,
+        messages: Vec::with_capacity(rows.len()),
+        bodiless: Vec::new(),
+    };
+    for row in &rows {
+        let body: Option<&str> = row.get(6);
+        let leased = Leased {
+            id: row.get(0),
+            created_at: row.get::<_, Tz>(1).0,
+            due_at: row.get::<_, Tz>(2).0,
+            attempt: row.get::<_, i16>(3).cast_unsigned(),
+            unsure_since: row.get::<_, Option<Tz>>(4).map(|t| t.0),
+            workspace: row.get::<_, Option<i32>>(5).unwrap_or_default(),
+            payload: body.unwrap_or_default().to_owned(),
+        };
+        match body {
+            Some(_) => claim.messages.push(leased),
+            None => claim.bodiless.push(leased),
+        }
+    }
+    // RETURNING keeps no order.
+    claim.messages.sort_unstable_by_key(|m| (m.due_at, m.id));
+    Ok(claim)
+}
+
+fn random() -> u128 {
+    let mut bytes = [0u8; 16];
+    // Without randomness the time is as good: a token must differ from others, not be secret.
+    if getrandom::fill(&mut bytes).is_err() {
+        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        return since.unwrap_or_default().as_nanos();
+    }
+    u128::from_ne_bytes(bytes)
+}
+
+/// How a lease on a message ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum End {
+    /// For good: the status, and why.
+    Final(&'static str, Option<Cow<'static, str>>),
+    /// It is due again then.
+    Again {
+        /// When.
+        due_at: Micros,
+        /// It may have arrived.
+        unsure: bool,
+    },
+    /// It was not sent, and the attempt does not count.
+    Back,
+}
+
+/// A message whose lease ends.
+#[derive(Clone, Debug)]
+pub struct Ended {
+    /// Its id.
+    pub id: Uuid,
+    /// Its partition in time.
+    pub created_at: Micros,
+    /// When it was due: where it stands in the index.
+    pub due_at: Micros,
+    /// Its destination.
+    pub destination: i32,
+    /// The token under which it was claimed.
+    pub token: Uuid,
+    /// Attempts, this one included.
+    pub attempts: u16,
+    /// How.
+    pub end: End,
+}
+
+#[derive(Default)]
+struct Columns {
+    destinations: Vec<i32>,
+    due: Vec<Tz>,
+    ids: Vec<Uuid>,
+    tokens: Vec<Uuid>,
+}
+
+impl Columns {
+    fn push(&mut self, e: &Ended) {
+        self.destinations.push(e.destination);
+        self.due.push(Tz(e.due_at));
+        self.ids.push(e.id);
+        self.tokens.push(e.token);
+    }
+}
+
+const FINAL: &str = "
+WITH gone AS (
+    DELETE FROM outbox_due d
+    USING unnest($1::int4[], $2::timestamptz[], $3::uuid[], $4::uuid[]) AS e(destination_no, due_at, id, token)
+    WHERE d.destination_no = e.destination_no AND d.due_at = e.due_at AND d.outbox_id = e.id AND d.lease_token = e.token
+    RETURNING d.outbox_id
+)
+UPDATE outbox o SET status = e.status, status_reason = e.reason, attempts = e.attempts, ended_at = $9
+FROM unnest($3::uuid[], $5::timestamptz[], $6::text[], $7::text[], $8::int2[]) AS e(id, created_at, status, reason, attempts)
+JOIN gone ON gone.outbox_id = e.id
+WHERE o.outbox_id = e.id AND o.created_at = e.created_at";
+
+const AGAIN: &str = "
+UPDATE outbox_due d SET due_at = e.again, lease_until = NULL, lease_token = NULL,
+       unsure_since = CASE WHEN e.unsure THEN coalesce(d.unsure_since, $7) ELSE d.unsure_since END
+FROM unnest($1::int4[], $2::timestamptz[], $3::uuid[], $4::uuid[], $5::timestamptz[], $6::bool[])
+     AS e(destination_no, due_at, id, token, again, unsure)
+WHERE d.destination_no = e.destination_no AND d.due_at = e.due_at AND d.outbox_id = e.id AND d.lease_token = e.token";
+
+const BACK: &str = "
+UPDATE outbox_due d SET attempts = d.attempts - 1, lease_until = NULL, lease_token = NULL
+FROM unnest($1::int4[], $2::timestamptz[], $3::uuid[], $4::uuid[]) AS e(destination_no, due_at, id, token)
+WHERE d.destination_no = e.destination_no AND d.due_at = e.due_at AND d.outbox_id = e.id AND d.lease_token = e.token";
+
+/// Ends leases, within the caller's transaction. Answers how many were still held.
+///
+/// # Errors
+/// The store's.
+pub async fn end(session: &Session, ended: &[Ended], wall: Micros) -> Result<u64, Error> {
+    let mut finals = (
+        Columns::default(),
+        Vec::new(),
+        Vec::new(),
+        Vec::new(),
+        Vec::new(),
+    );
+    let mut agains = (Columns::default(), Vec::new(), Vec::new());
+    let mut backs = Columns::default();
+    for e in ended {
+        match &e.end {
+            End::Final(status, reason) => {
+                finals.0.push(e);
+                finals.1.push(Tz(e.created_at));
+                finals.2.push(*status);
+                finals.3.push(reason.as_deref());
+                finals.4.push(e.attempts.cast_signed());
+            }
+            End::Again { due_at, unsure } => {
+                agains.0.push(e);
+                agains.1.push(Tz(*due_at));
+                agains.2.push(*unsure);
+            }
+            End::Back => backs.push(e),
+        }
+    }
+    let mut held = 0;
+    if !finals.1.is_empty() {
+        let c = &finals.0;
+        held += session
+            .execute(
+                FINAL,
+                &[
+                    &c.destinations,
+                    &c.due,
+                    &c.ids,
+                    &c.tokens,
+                    &finals.1,
+                    &finals.2,
+                    &finals.3,
+                    &finals.4,
+                    &Tz(wall),
+                ],
+            )
+            .await?;
+    }
+    if !agains.1.is_empty() {
+        let c = &agains.0;
+        held += session
+            .execute(
+                AGAIN,
+                &[
+                    &c.destinations,
+                    &c.due,
+                    &c.ids,
+                    &c.tokens,
+                    &agains.1,
+                    &agains.2,
+                    &Tz(wall),
+                ],
+            )
+            .await?;
+    }
+    if !backs.ids.is_empty() {
+        let c = &backs;
+        held += session
+            .execute(BACK, &[&c.destinations, &c.due, &c.ids, &c.tokens])
+            .await?;
+    }
+    Ok(held)
+}
+
+/// A row of the send log.
+#[derive(Clone, Debug)]
+pub struct Attempt {
+    /// When it was over.
+    pub at: Micros,
+    /// The message.
+    pub id: Uuid,
+    /// Its workspace.
+    pub workspace: i32,
+    /// The channel.
+    pub channel: &'static str,
+    /// The destination.
+    pub destination: i32,
+    /// Which attempt, from 1; 0: ended without one.
+    pub attempt: u16,
+    /// `delivered`, `retry`, `rejected`, `bounced`, `suppressed`, `cancelled`, `paused`, `unknown`.
+    pub result: &'static str,
+    /// A short code.
+    pub code: Cow<'static, str>,
+    /// How long the request took; of a batch, the whole of it.
+    pub took: Duration,
+    /// To whom, masked.
+    pub target: Option<String>,
+    /// What was said, redacted.
+    pub excerpt: Option<String>,
+}
+
+const LOG: &str = "COPY send_log (sent_at, outbox_id, workspace_id, channel, destination_no, attempt, result, code,
+     duration_ms, target, excerpt) FROM STDIN BINARY";
+
+/// Writes the send log, within the caller's transaction.
+///
+/// # Errors
+/// The store's.
+pub async fn log(session: &Session, attempts: &[Attempt]) -> Result<(), Error> {
+    let mut rows = Rows::new();
+    for a in attempts {
+        rows.row(11).time(a.at).uuid(a.id).i32(a.workspace);
+        rows.text(a.channel).i32(a.destination);
+        rows.i16(a.attempt.cast_signed())
+            .text(a.result)
+            .text(&a.code);
+        rows.i32(i32::try_from(a.took.as_millis()).unwrap_or(i32::MAX));
+        rows.opt_text(a.target.as_deref())
+            .opt_text(a.excerpt.as_deref());
+    }
+    session.copy(LOG, rows).await?;
+    Ok(())
+}
+
+/// What the dead left behind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Swept {
+    /// Messages that had used all their attempts.
+    pub exhausted: u64,
+    /// Messages of a non-idempotent channel that may have been sent.
+    pub unknown: u64,
+    /// Messages that are due again.
+    pub returned: u64,
+}
+
+/// Expired claims of a channel's destinations, with what is needed to find their messages.
+const EXPIRED: &str = "
+SELECT l.lease_token, l.destination_no, l.due_from, l.due_to
+FROM outbox_leases l JOIN destinations t ON t.destination_no = l.destination_no
+WHERE l.lease_until < clock_timestamp() AND t.channel = $1
+ORDER BY l.lease_token LIMIT 1000";
+
+/// `$5`: those alone that have had so many attempts.
+const EXPIRE_FINAL: &str = "
+WITH gone AS (
+    DELETE FROM outbox_due d
+    USING unnest($1::uuid[], $2::int4[], $3::timestamptz[], $4::timestamptz[]) AS l(token, destination_no, due_from, due_to)
+    WHERE d.destination_no = l.destination_no AND d.due_at BETWEEN l.due_from AND l.due_to AND d.lease_token = l.token
+      AND d.attempts >= $5
+    RETURNING d.outbox_id, d.created_at, d.destination_no, d.attempts
+), ended AS (
+    UPDATE outbox o SET status = $6, status_reason = 'lease_expired', attempts = gone.attempts, ended_at = $7
+    FROM gone WHERE o.outbox_id = gone.outbox_id AND o.created_at = gone.created_at
+    RETURNING o.outbox_id, o.workspace_id, o.channel, o.destination_no, o.attempts
+)
+INSERT INTO send_log (sent_at, outbox_id, workspace_id, channel, destination_no, attempt, result, code)
+SELECT $7, outbox_id, workspace_id, channel, destination_no, attempts, 'unknown', 'lease_expired' FROM ended";
+
+const EXPIRE_BACK: &str = "
+UPDATE outbox_due d SET lease_until = NULL, lease_token = NULL, unsure_since = coalesce(d.unsure_since, $5)
+FROM unnest($1::uuid[], $2::int4[], $3::timestamptz[], $4::timestamptz[]) AS l(token, destination_no, due_from, due_to)
+WHERE d.destination_no = l.destination_no AND d.due_at BETWEEN l.due_from AND l.due_to AND d.lease_token = l.token";
+
+/// Deals with the expired leases of a channel: first ends what has used all its attempts (of a non-idempotent channel:
+/// everything, as `unknown`), then gives the rest back.
+///
+/// # Errors
+/// The store's; nothing was done.
+pub async fn sweep(
+    session: &Session,
+    channel: &str,
+    idempotent: bool,
+    max_attempts: u16,
+    wall: Micros,
+) -> Result<Swept, Error> {
+    let expired = session.query(EXPIRED, &[&channel]).await?;
+    let mut swept = Swept::default();
+    if expired.is_empty() {
+        return Ok(swept);
+    }
+    let tokens: Vec<Uuid> = expired.iter().map(|r| r.get(0)).collect();
+    let destinations: Vec<i32> = expired.iter().map(|r| r.get(1)).collect();
+    let from: Vec<Tz> = expired.iter().map(|r| r.get(2)).collect();
+    let to: Vec<Tz> = expired.iter().map(|r| r.get(3)).collect();
+    session.batch("BEGIN").await?;
+    let at_least = if idempotent {
+        max_attempts.cast_signed()
+    } else {
+        0
+    };
+    let status = if idempotent { "failed" } else { "unknown" };
+    let ended = session
+        .execute(
+            EXPIRE_FINAL,
+            &[
+                &tokens,
+                &destinations,
+                &from,
+                &to,
+                &at_least,
+                &status,
+                &Tz(wall),
+            ],
+        )
+        .await?;
+    match idempotent {
+        true => swept.exhausted = ended,
+        false => swept.unknown = ended,
+    }
+    swept.returned = session
+        .execute(
+            EXPIRE_BACK,
+            &[&tokens, &destinations, &from, &to, &Tz(wall)],
+        )
+        .await?;
+    session
+        .execute(
+            "DELETE FROM outbox_leases WHERE lease_token = ANY($1) AND lease_until < clock_timestamp()",
+            &[&tokens],
+        )
+        .await?;
+    session.batch("COMMIT").await?;
+    Ok(swept)
+}
