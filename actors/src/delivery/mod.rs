@@ -15,5 +15,6 @@ pub mod destination;
 pub mod dispatcher;
 pub mod janitor;
 pub mod lease;
+pub mod meta;
 pub mod outbox;
 pub mod schedule;
