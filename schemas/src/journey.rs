@@ -13,7 +13,8 @@ pub struct Journey {
     /// Second offers of the page, each known to its network under an id of that network's.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sidecar_offers: Vec<SidecarOffer>,
-    /// Pixel attachments as they stood, opaque here.
+    /// Pixel attachments as they stood. Kept as they came: a journey of the batch door may hold others;
+    /// [`Journey::pixel_attachments`] reads those of ours.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(with = "Vec<serde_json::Value>")]
     pub pixels: Vec<serde_json::Value>,
@@ -52,6 +53,35 @@ pub struct SidecarOffer {
     /// ISO 4217.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub currency: Option<String>,
+}
+
+/// A pixel attached to a campaign, as it stood when the visitor was served.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct PixelAttachment {
+    /// The pixel's id, `px_…`.
+    pub pixel: String,
+    /// What its events are called, instead of the pixel's own name for them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub event: Option<String>,
+    /// The value of its events, 0 included, as decimal text. None: the default, a conversion's payout.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    pub amount: Option<Decimal>,
+    /// ISO 4217: the currency of that value.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub currency: Option<String>,
+    /// The conversion events that set it off. None: all do.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub conversion_events: Vec<String>,
+}
+
+impl PixelAttachment {
+    /// Whether a conversion under this event sets it off.
+    #[must_use]
+    pub fn is_set_off_by(&self, event: Option<&str>) -> bool {
+        self.conversion_events.is_empty()
+            || event.is_some_and(|e| self.conversion_events.iter().any(|c| c == e))
+    }
 }
 
 /// In what part an offer is credited.
@@ -95,6 +125,13 @@ impl Journey {
         self.offer == other.offer && self.sidecar_offers == other.sidecar_offers
     }
 
+    /// The pixel attachments that can be read. What else stands there is left alone: it is another's, or a later build's.
+    pub fn pixel_attachments(&self) -> impl Iterator<Item = PixelAttachment> + '_ {
+        self.pixels
+            .iter()
+            .filter_map(|p| PixelAttachment::deserialize(p).ok())
+    }
+
     /// The credited offer of a postback from `network` that returned `offer_id`. Exactly one sidecar offer of that network
     /// under that id is credited; anything else falls back to navigation.
     #[must_use]
@@ -120,5 +157,33 @@ impl Journey {
             payout: offer.payout,
             currency: offer.currency.as_deref(),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn attachments_of_others_are_left_alone() {
+        let journey: Journey = serde_json::from_value(json!({"pixels": [
+            {"pixel": "px_1", "amount": "1.50", "conversion_events": ["sale"], "later": true},
+            {"kind": "meta", "n": 1.0},
+            "px_2",
+            {"pixel": 7},
+            {"pixel": "px_3"},
+        ]}))
+        .expect("a journey");
+        let read: Vec<PixelAttachment> = journey.pixel_attachments().collect();
+        assert_eq!(
+            read.iter().map(|p| p.pixel.as_str()).collect::<Vec<_>>(),
+            ["px_1", "px_3"]
+        );
+        assert_eq!(read[0].amount, Some(Decimal::new(150, 2)));
+        assert!(read[0].is_set_off_by(Some("sale")));
+        assert!(!read[0].is_set_off_by(Some("lead")) && !read[0].is_set_off_by(None));
+        assert!(read[1].is_set_off_by(None));
+        assert_eq!(json!(read[1]), json!({"pixel": "px_3"}));
     }
 }

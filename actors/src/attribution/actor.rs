@@ -3,7 +3,9 @@
 use super::decide::{Deciding, Due, Origin, Record};
 use super::draft::Draft;
 use super::slice::Slice;
-use super::{load, settle, store};
+use super::{load, sets_off, settle, store};
+use crate::delivery::outbox;
+use crate::delivery::triggers::Audience;
 use crate::runtime::session::{Failure, Session};
 use crate::runtime::vertical::{
     DecodeError, Decoded, Effects, Frontier, Item, Raw, Start, Vertical,
@@ -25,6 +27,8 @@ pub struct Attribution {
     slice: Slice,
     /// Earliest deadline of what waits here; None: the store must be asked.
     next_deadline: Option<Micros>,
+    /// Who hears of what happens.
+    audience: Audience,
 }
 
 impl Attribution {
@@ -40,6 +44,7 @@ impl Attribution {
             },
             slice: Slice::default(),
             next_deadline: None,
+            audience: Audience::default(),
         }
     }
 
@@ -137,6 +142,7 @@ impl Vertical for Attribution {
         items: &[Item<Record>],
         due: &[Due],
     ) -> Result<(), Failure> {
+        self.audience.refresh(session).await?;
         load::load(&mut self.slice, session, items, due).await
     }
 
@@ -193,7 +199,8 @@ impl Vertical for Attribution {
         items: &[Item<Record>],
         now: Now,
     ) -> Result<(), Failure> {
-        store::write(session, draft, items, now).await
+        store::write(session, draft, items, now).await?;
+        sets_off::write(session, &self.audience, draft, items, now).await
     }
 
     fn merge(&mut self, draft: Draft) {
@@ -233,5 +240,9 @@ impl Vertical for Attribution {
 
     fn fact_tables(&self) -> &'static [&'static str] {
         store::FACT_TABLES
+    }
+
+    fn wall_tables(&self) -> &'static [&'static str] {
+        outbox::TABLES
     }
 }

@@ -221,6 +221,37 @@ pub struct HistoryRow {
     pub new: (Status, Decimal),
 }
 
+/// A conversion that was booked, or whose status moved: what deliveries are set off by.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Firing {
+    /// The workspace.
+    pub workspace: i32,
+    /// The conversion.
+    pub conversion: Uuid,
+    /// Its partition in time.
+    pub accepted_at: Micros,
+    /// The receipt that did it.
+    pub cause: RecordId,
+    /// When that happened: as the receipt says, else when it was accepted.
+    pub at: Micros,
+    /// The status before; None: it was booked.
+    pub before: Option<Status>,
+    /// The status now.
+    pub status: Status,
+    /// The payout now.
+    pub payout: Decimal,
+    /// The time inside the conversion's click id, in milliseconds, where it is known and the id a minted one.
+    pub minted_millis: Option<i64>,
+}
+
+impl Firing {
+    /// Whether it became approved: it can do so once.
+    #[must_use]
+    pub fn first_approved(&self) -> bool {
+        self.status == Status::Approved && self.before != Some(Status::Approved)
+    }
+}
+
 /// Where a key that we inserted must point in the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyFix {
@@ -264,6 +295,8 @@ pub struct Draft {
     pub changes: BTreeMap<Uuid, Change>,
     /// History.
     pub history: Vec<HistoryRow>,
+    /// What sets off deliveries.
+    pub firings: Vec<Firing>,
     /// Keys to mend.
     pub fixes: Vec<KeyFix>,
     /// The postback log.

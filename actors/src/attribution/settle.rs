@@ -6,7 +6,7 @@
 
 use super::decide::{click_id_of, dead_letter};
 use super::draft::{
-    Booking, Change, Claims, Draft, Expiring, HistoryRow, KeyFix, LogRow, Owner, Pending,
+    Booking, Change, Claims, Draft, Expiring, Firing, HistoryRow, KeyFix, LogRow, Owner, Pending,
 };
 use crate::runtime::vertical::Effects;
 use hashbrown::HashMap;
@@ -160,6 +160,17 @@ impl Settling {
         for key in booking.keys.iter() {
             self.held.entry(key).or_insert(at);
         }
+        draft.firings.push(Firing {
+            workspace: booking.key.workspace,
+            conversion,
+            accepted_at: booking.accepted_at,
+            cause: booking.id,
+            at: booking.occurred_at.unwrap_or(booking.accepted_at),
+            before: None,
+            status: booking.status,
+            payout: booking.payout,
+            minted_millis: booking.key.minted_millis(),
+        });
         draft.booked.push(booking);
     }
 
@@ -215,6 +226,18 @@ impl Settling {
             id: booking.id,
             old: (old, found.owner.payout),
             new: (new, payout),
+        });
+        draft.firings.push(Firing {
+            workspace: booking.key.workspace,
+            conversion: found.owner.conversion,
+            accepted_at: found.owner.accepted_at,
+            cause: booking.id,
+            at: booking.occurred_at.unwrap_or(booking.accepted_at),
+            before: Some(old),
+            status: new,
+            payout,
+            // The receipt may have come under another click id than the conversion's.
+            minted_millis: None,
         });
         match found.new {
             Some(place) => {

@@ -18,3 +18,4 @@ pub mod lease;
 pub mod meta;
 pub mod outbox;
 pub mod schedule;
+pub mod triggers;

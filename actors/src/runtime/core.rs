@@ -51,6 +51,8 @@ pub struct Core<V: Vertical> {
     stream: Micros,
     poison: PoisonGauge,
     days: HashSet<i64>,
+    /// The wall clock's day whose partitions were last seen to.
+    wall_day: Option<i64>,
     stop: Arc<AtomicBool>,
 }
 
@@ -106,6 +108,7 @@ impl<V: Vertical> Core<V> {
             stream,
             poison: PoisonGauge::default(),
             days: HashSet::new(),
+            wall_day: None,
             stop,
         })
     }

@@ -280,4 +280,9 @@ pub trait Vertical: Sized + Unpin + 'static {
 
     /// The days (since 1970) on which the draft's facts lie: their partitions are made before the transaction.
     fn fact_tables(&self) -> &'static [&'static str];
+
+    /// Tables that take rows of the wall clock's day: its partitions are made before the transaction too.
+    fn wall_tables(&self) -> &'static [&'static str] {
+        &[]
+    }
 }

@@ -10,10 +10,13 @@ use crate::runtime::session::Failure;
 use crate::runtime::vertical::{DeadLetter, Effects, Item, Raw, Vertical};
 use millrace_schemas::ids::RecordId;
 use millrace_schemas::outcome::Outcome;
-use millrace_schemas::time::Now;
+use millrace_schemas::time::{Micros, Now};
 use std::collections::HashSet;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// A day in microseconds.
+const DAY: i64 = 86_400_000_000;
 
 impl<V: Vertical> Core<V> {
     pub(super) async fn attempt(
@@ -26,7 +29,9 @@ impl<V: Vertical> Core<V> {
         let from = work.items.partition_point(|i| i.index < range.start);
         let to = work.items.partition_point(|i| i.index < range.end);
         let items = work.items.get(from..to).unwrap_or_default();
-        self.make_days(items).await?;
+        // One reading for the whole attempt: rows of the wall clock's day go where its partition was just seen to.
+        let wall = self.clock.wall();
+        self.make_days(items, wall).await?;
         let Some(session) = &self.session else {
             return Ok(());
         };
@@ -36,7 +41,6 @@ impl<V: Vertical> Core<V> {
         let _ = failpoint::hit("batch.after_fence");
 
         let raw = Raw { batch: work.batch };
-        let wall = self.clock.wall();
         let mut replays: Vec<RecordId> =
             items.iter().filter(|i| i.replayed).map(|i| i.id).collect();
         let open = books::open_letters(session, &replays).await?;
@@ -124,10 +128,18 @@ impl<V: Vertical> Core<V> {
         Ok(())
     }
 
-    async fn make_days(&mut self, items: &[Item<V::Record>]) -> Result<(), Failure> {
+    async fn make_days(&mut self, items: &[Item<V::Record>], wall: Micros) -> Result<(), Failure> {
+        let today = wall.0.div_euclid(DAY);
+        let wall_tables = self.vertical.wall_tables();
+        if self.wall_day != Some(today) && !wall_tables.is_empty() {
+            if let Some(session) = &self.session {
+                days::make(session, wall_tables, &[today]).await?;
+            }
+            self.wall_day = Some(today);
+        }
         let mut missing: Vec<i64> = Vec::new();
         for item in items {
-            let day = item.accepted_at.0.div_euclid(86_400_000_000);
+            let day = item.accepted_at.0.div_euclid(DAY);
             if !self.days.contains(&day) && !missing.contains(&day) {
                 missing.push(day);
             }
