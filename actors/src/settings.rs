@@ -24,6 +24,8 @@ pub struct Settings {
     pub runtime: Runtime,
     /// Attribution.
     pub attribution: Attribution,
+    /// Delivery.
+    pub delivery: Delivery,
     /// What this process tells about itself.
     pub telemetry: Telemetry,
 }
@@ -218,6 +220,18 @@ impl Default for Attribution {
             slice_clicks: 100_000,
         }
     }
+}
+
+/// Delivery: what leaves the building. Each channel's own keys are described with the channel.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Delivery {
+    /// Networks (CIDR) or addresses that may be sent to although they are not public.
+    pub allowed_networks: Vec<String>,
+    /// The channel `webhook`.
+    pub webhook: crate::delivery::webhook::settings::Webhook,
+    /// The channel `stub`.
+    pub stub: crate::delivery::stub::settings::Stub,
 }
 
 /// Form of the lines on stderr.

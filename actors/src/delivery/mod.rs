@@ -9,6 +9,7 @@
 //! What may not live here: decisions about what happened (those are the streams'), templates, and any request that did not
 //! come out of the outbox.
 
+pub mod address_guard;
 pub mod breaker;
 pub mod channel;
 pub mod destination;
@@ -16,6 +17,10 @@ pub mod dispatcher;
 pub mod janitor;
 pub mod lease;
 pub mod meta;
+pub mod outbound;
 pub mod outbox;
+pub mod redaction;
 pub mod schedule;
+pub mod stub;
 pub mod triggers;
+pub mod webhook;

@@ -86,7 +86,8 @@ pub fn load_from(
         .map_err(|errors| SettingsError::Invalid(say(errors)))
 }
 
-/// Finds the key that a variable means, and reads the text as that key's type, as the defaults show it.
+/// Finds the key that a variable means, and reads the text as that key's type, as the defaults show it. Two underscores lead
+/// into a table within a section (`MILLRACE_DELIVERY__WEBHOOK__TIMEOUT_MS`).
 fn read(section: &str, key: &str, text: &str) -> Result<(Vec<String>, Value), String> {
     let defaults =
         serde_json::to_value(Settings::default()).map_err(|e| format!("no defaults: {e}"))?;
@@ -96,42 +97,61 @@ fn read(section: &str, key: &str, text: &str) -> Result<(Vec<String>, Value), St
             .collect::<Vec<_>>()
             .join(", ")
     };
-    let known = defaults
+    let mut known = defaults
         .get(section)
         .ok_or_else(|| format!("the sections are {}", names(&defaults)))?;
-    // `MILLRACE_LOG__PROPERTIES__SASL_MECHANISM`: librdkafka's names have dots where a variable cannot.
-    let (key, property) = match key.split_once("__") {
-        Some((key, property)) => (key, Some(property.replace('_', "."))),
-        None => (key, None),
-    };
-    let default = known
-        .get(key)
-        .ok_or_else(|| format!("the keys of that section are {}", names(known)))?;
-    let mut path = vec![section.to_owned(), key.to_owned()];
-    let value = match (default, property) {
-        (serde_json::Value::Object(_), Some(property)) => {
-            path.push(property);
-            Value::from(text)
+    let mut path = vec![section.to_owned()];
+    let mut rest = key;
+    loop {
+        let (step, deeper) = match rest.split_once("__") {
+            Some((step, deeper)) => (step, Some(deeper)),
+            None => (rest, None),
+        };
+        let default = known
+            .get(step)
+            .ok_or_else(|| format!("the keys of that section are {}", names(known)))?;
+        path.push(step.to_owned());
+        match (default.as_object(), deeper) {
+            // A table of free names. `MILLRACE_LOG__PROPERTIES__SASL_MECHANISM`: librdkafka's names have dots where a
+            // variable cannot.
+            (Some(table), Some(property)) if table.is_empty() => {
+                path.push(property.replace('_', "."));
+                return Ok((path, Value::from(text)));
+            }
+            (Some(_), Some(deeper)) => {
+                known = default;
+                rest = deeper;
+            }
+            (Some(_), None) => {
+                return Err(
+                    "it is a table; append two underscores and the name within it".to_owned(),
+                );
+            }
+            (None, Some(_)) => return Err(format!("`{}` is no table", path.join("."))),
+            (None, None) => return Ok((path, value_like(default, text)?)),
         }
-        (serde_json::Value::Object(_), None) => {
-            return Err("it is a table; append two underscores and the name within it".to_owned());
-        }
-        (_, Some(_)) => return Err(format!("`{section}.{key}` is no table")),
-        (serde_json::Value::Bool(_), None) => Value::from(
+    }
+}
+
+/// The text as a value of the default's type.
+fn value_like(default: &serde_json::Value, text: &str) -> Result<Value, String> {
+    Ok(match default {
+        serde_json::Value::Bool(_) => Value::from(
             text.parse::<bool>()
                 .map_err(|_| "it is `true` or `false`")?,
         ),
-        (serde_json::Value::Number(_), None) => Value::from(
+        serde_json::Value::Number(_) => Value::from(
             text.parse::<u64>()
                 .map_err(|_| "it is a whole number, not negative")?,
         ),
-        (serde_json::Value::Array(_), None) => {
+        serde_json::Value::Array(_) => {
             let items = text.split(',').map(str::trim).filter(|t| !t.is_empty());
             Value::from(items.map(str::to_owned).collect::<Vec<String>>())
         }
-        (serde_json::Value::Null | serde_json::Value::String(_), None) => Value::from(text),
-    };
-    Ok((path, value))
+        serde_json::Value::Null | serde_json::Value::String(_) | serde_json::Value::Object(_) => {
+            Value::from(text)
+        }
+    })
 }
 
 /// One value of one variable.

@@ -75,15 +75,21 @@ fn the_shipped_file_lists_every_key() {
         }
         commented = line.starts_with('#');
     }
-    for (section, keys) in defaults.as_object().unwrap() {
-        for key in keys.as_object().unwrap().keys() {
-            let key = format!("{section}.{key}");
+    fn every(value: &serde_json::Value, at: &str, listed: &std::collections::BTreeSet<String>) {
+        for (key, value) in value.as_object().into_iter().flatten() {
+            let key = if at.is_empty() {
+                key.clone()
+            } else {
+                format!("{at}.{key}")
+            };
             assert!(
                 listed.contains(&key),
                 "{key} is not in config/millrace.toml"
             );
+            every(value, &key, listed);
         }
     }
+    every(&defaults, "", &listed);
 }
 
 #[test]
@@ -97,6 +103,9 @@ fn the_environment_wins() {
         ("MILLRACE_LOG__PREFIX", "123"),
         ("MILLRACE_LOG__PARTITIONS", "3"),
         ("MILLRACE_LOG__PROPERTIES__SECURITY_PROTOCOL", "SASL_SSL"),
+        ("MILLRACE_DELIVERY__ALLOWED_NETWORKS", "127.0.0.0/8"),
+        ("MILLRACE_DELIVERY__WEBHOOK__TIMEOUT_MS", "700"),
+        ("MILLRACE_DELIVERY__STUB__ENABLED", "true"),
         ("MILLRACE_SECRET_KEY", "not a setting"),
         ("PATH", "/bin"),
     ];
@@ -111,6 +120,9 @@ fn the_environment_wins() {
     assert_eq!(loaded.log.backend, crate::settings::Backend::Kafka);
     assert_eq!(loaded.log.prefix, "123");
     assert_eq!(loaded.log.partitions, 3);
+    assert_eq!(loaded.delivery.allowed_networks, ["127.0.0.0/8"]);
+    assert_eq!(loaded.delivery.webhook.timeout_ms, 700);
+    assert!(loaded.delivery.stub.enabled);
     assert_eq!(
         loaded.log.properties.get("security.protocol").unwrap(),
         "SASL_SSL"
@@ -135,6 +147,22 @@ fn what_is_wrong_is_named() {
     );
     let text = fault("", &[("MILLRACE_WEB__DOORS", "x")]);
     assert!(text.contains("HTTP"), "{text}");
+    for (variable, said) in [
+        ("MILLRACE_DELIVERY__WEBHOOK", "it is a table"),
+        ("MILLRACE_DELIVERY__WEBHOOK__TIMEOUT", "TIMEOUT_MS"),
+        (
+            "MILLRACE_DELIVERY__STUB__ENABLED__X",
+            "`delivery.stub.enabled` is no table",
+        ),
+    ] {
+        let text = fault("", &[(variable, "1")]);
+        assert!(text.contains(variable) && text.contains(said), "{text}");
+    }
+    let text = fault("[delivery.stub]\nenable = true\n", &[]);
+    assert!(
+        text.contains("unknown key `enable` in [delivery.stub]"),
+        "{text}"
+    );
     let text = fault("", &[("MILLRACE_HTTP__DOORS", "localhost")]);
     assert!(
         text.contains("MILLRACE_HTTP__DOORS") && text.contains("http.doors"),

@@ -1,0 +1,3 @@
+//! `webhook`: signed requests to endpoints that a workspace registers (spec/delivery.md § Webhooks).
+
+pub mod settings;
