@@ -223,15 +223,28 @@ impl Default for Attribution {
 }
 
 /// Delivery: what leaves the building. Each channel's own keys are described with the channel.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Delivery {
+    /// How often an idle channel looks for what is due, in milliseconds.
+    pub poll_ms: u64,
     /// Networks (CIDR) or addresses that may be sent to although they are not public.
     pub allowed_networks: Vec<String>,
     /// The channel `webhook`.
     pub webhook: crate::delivery::webhook::settings::Webhook,
     /// The channel `stub`.
     pub stub: crate::delivery::stub::settings::Stub,
+}
+
+impl Default for Delivery {
+    fn default() -> Delivery {
+        Delivery {
+            poll_ms: 100,
+            allowed_networks: Vec::new(),
+            webhook: Default::default(),
+            stub: Default::default(),
+        }
+    }
 }
 
 /// Form of the lines on stderr.

@@ -1,6 +1,7 @@
 //! One process of Millrace, put together from roles: started in the order in which its parts need each other, watched, and
 //! stopped in the order that loses nothing: doors refuse, consumers let go of their partitions, the producer empties its queue.
 
+mod channels;
 mod http;
 mod observe;
 mod roles;
@@ -9,6 +10,7 @@ pub use roles::Roles;
 
 use super::log::{self, Log};
 use crate::attribution::actor::Attribution;
+use crate::delivery::dispatcher::{Delivery, DeliveryConfig};
 use crate::ingress::state::StoppedPartitions;
 use crate::postgres::pool::{Database, DatabaseError, chain};
 use crate::postgres::{Pool, migrate};
@@ -68,6 +70,7 @@ struct Group {
 struct Works {
     producer: Arc<dyn Producer>,
     groups: Vec<Group>,
+    delivery: Option<Delivery>,
     tasks: Vec<JoinHandle<()>>,
     pool: Pool,
     shutdown: Duration,
@@ -96,6 +99,7 @@ impl Process {
         let mut works = Works {
             producer: log.producer(&settings.log, &topics)?,
             groups: Vec::new(),
+            delivery: None,
             tasks: Vec::new(),
             pool: database.pool()?,
             shutdown: Duration::from_millis(settings.runtime.shutdown_ms),
@@ -105,6 +109,10 @@ impl Process {
             let group = attribution(&settings, &database, &log, &topics, &clock)?;
             works.groups.push(group);
         }
+        let seals = Arc::new(plan.seals);
+        if roles.delivery {
+            works.delivery = Some(delivery(&settings, &database, &clock, &seals)?);
+        }
         let http = Http::start(http::Parts {
             settings: &settings,
             roles,
@@ -112,7 +120,7 @@ impl Process {
             producer: works.producer.clone(),
             topics: &topics,
             clock: clock.clone(),
-            seals: Arc::new(plan.seals),
+            seals,
             metrics: plan.metrics.clone(),
             stopped: works.stopped(),
             log_disk: plan.log_disk,
@@ -187,6 +195,9 @@ impl Works {
         let mut ill = vec![0_u32; self.groups.len()];
         loop {
             every.tick().await;
+            if self.delivery.as_ref().is_some_and(|d| !d.is_alive()) {
+                return "a channel of delivery is gone".to_owned();
+            }
             for (group, ill) in self.groups.iter().zip(&mut ill) {
                 match group.consumer.health() {
                     Ok(()) => *ill = 0,
@@ -240,6 +251,9 @@ impl Works {
                     "a consumer did not shut down in order; its partitions are claimed anew by the next owner"
                 );
             }
+        }
+        if let Some(delivery) = self.delivery {
+            delivery.stop().await;
         }
         self.producer
             .close(self.shutdown.saturating_sub(begun.elapsed()))
@@ -336,6 +350,26 @@ fn attribution(
         host,
         consumer,
     })
+}
+
+/// Starts an actor for each channel.
+fn delivery(
+    settings: &Settings,
+    database: &Database,
+    clock: &SharedClock,
+    seals: &Arc<Seals>,
+) -> anyhow::Result<Delivery> {
+    let config = DeliveryConfig {
+        connect: connector(
+            &database.for_role("delivery"),
+            Duration::from_millis(settings.runtime.lock_timeout_ms),
+        ),
+        clock: clock.clone(),
+        poll: Duration::from_millis(settings.delivery.poll_ms),
+        drain: Duration::from_millis(settings.runtime.shutdown_ms),
+    };
+    let channels = channels::all(&settings.delivery, clock, seals)?;
+    Ok(Delivery::start(&config, channels))
 }
 
 /// Sends on what the group's partitions of this process emit.

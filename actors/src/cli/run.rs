@@ -14,12 +14,12 @@ use std::process::ExitCode;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     millrace run --roles doors\n  \
-    millrace run --roles attribution,admin\n  \
+    millrace run --roles attribution,delivery\n  \
     MILLRACE_LOG__BACKEND=kafka MILLRACE_LOG__BROKERS=kafka:9092 \\\n    \
     DATABASE_URL='postgres://millrace@db/millrace?sslmode=verify-full' millrace run")]
 pub(super) struct Args {
-    /// What this process does: any of doors, attribution, admin.
-    #[arg(long, default_value = "doors,attribution,admin")]
+    /// What this process does: any of doors, attribution, delivery, admin.
+    #[arg(long, default_value = "doors,attribution,delivery,admin")]
     roles: Roles,
 }
 

@@ -9,6 +9,8 @@ pub struct Roles {
     pub doors: bool,
     /// Consumes group `attribution`.
     pub attribution: bool,
+    /// Sends what the outbox holds.
+    pub delivery: bool,
     /// Serves the admin API.
     pub admin: bool,
 }
@@ -18,6 +20,7 @@ impl Roles {
     pub const ALL: Roles = Roles {
         doors: true,
         attribution: true,
+        delivery: true,
         admin: true,
     };
 
@@ -27,11 +30,12 @@ impl Roles {
         let all = [
             (self.doors, "doors"),
             (self.attribution, "attribution"),
+            (self.delivery, "delivery"),
             (self.admin, "admin"),
         ];
         let names: Vec<&str> = all.iter().filter(|(on, _)| *on).map(|(_, n)| *n).collect();
         match names.len() {
-            3 => "all".to_owned(),
+            4 => "all".to_owned(),
             _ => names.join("+"),
         }
     }
@@ -40,22 +44,24 @@ impl Roles {
 impl FromStr for Roles {
     type Err = String;
 
-    /// `doors,attribution,admin`, any of them.
+    /// `doors,attribution,delivery,admin`, any of them.
     fn from_str(text: &str) -> Result<Roles, String> {
         let mut roles = Roles {
             doors: false,
             attribution: false,
+            delivery: false,
             admin: false,
         };
         for name in text.split(',').map(str::trim) {
             match name {
                 "doors" => roles.doors = true,
                 "attribution" => roles.attribution = true,
+                "delivery" => roles.delivery = true,
                 "admin" => roles.admin = true,
                 "all" => roles = Roles::ALL,
                 _ => {
                     return Err(format!(
-                        "no role `{name}`; there are doors, attribution, admin, all"
+                        "no role `{name}`; there are doors, attribution, delivery, admin, all"
                     ));
                 }
             }
@@ -71,7 +77,7 @@ mod tests {
     #[test]
     fn roles_are_read_and_named() {
         let some: Roles = "doors, admin".parse().unwrap();
-        assert!(some.doors && some.admin && !some.attribution);
+        assert!(some.doors && some.admin && !some.attribution && !some.delivery);
         assert_eq!(some.name(), "doors+admin");
         assert_eq!("all".parse(), Ok(Roles::ALL));
         assert!("door".parse::<Roles>().unwrap_err().contains("doors"));

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Makes a channel on the thread where it will live.
-pub type MakeChannel = Arc<dyn Fn() -> Rc<dyn Channel> + Send + Sync>;
+pub type MakeChannel = Arc<dyn Fn() -> Result<Rc<dyn Channel>, String> + Send + Sync>;
 
 /// What delivery needs.
 #[derive(Clone)]
@@ -38,7 +38,15 @@ impl Actor for ChannelActor {
     type Context = Context<Self>;
 
     fn started(&mut self, ctx: &mut Context<Self>) {
-        let shared = run::shared((self.make)(), self.config.clock.clone());
+        let channel = match (self.make)() {
+            Ok(channel) => channel,
+            Err(error) => {
+                tracing::error!(%error, "a channel cannot be made");
+                ctx.stop();
+                return;
+            }
+        };
+        let shared = run::shared(channel, self.config.clock.clone());
         self.shared = Some(Rc::clone(&shared));
         let how = Loop {
             connect: self.config.connect.clone(),

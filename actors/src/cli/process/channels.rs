@@ -1,0 +1,44 @@
+//! The channels of a process: each made on the thread where it will live.
+
+use crate::delivery::address_guard::AddressGuard;
+use crate::delivery::channel::Channel;
+use crate::delivery::dispatcher::MakeChannel;
+use crate::delivery::stub::channel::StubChannel;
+use crate::runtime::clock::SharedClock;
+use crate::sealing::Seals;
+use crate::settings;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// All channels that the settings turn on.
+///
+/// # Errors
+/// A setting cannot be read, or a client cannot be made.
+pub(super) fn all(
+    settings: &settings::Delivery,
+    clock: &SharedClock,
+    _seals: &Arc<Seals>,
+) -> anyhow::Result<Vec<MakeChannel>> {
+    let guard = AddressGuard::new(&settings.allowed_networks)?;
+    let mut channels: Vec<MakeChannel> = Vec::new();
+    if settings.stub.enabled {
+        let (own, guard, clock) = (settings.stub.clone(), guard.clone(), clock.clone());
+        channels.push(mounted(move || {
+            StubChannel::new(&own, guard.clone(), clock.clone())
+        })?);
+    }
+    Ok(channels)
+}
+
+/// Made once here, so that what is wrong is said at the start, and again by the actor that keeps it.
+fn mounted<C, E>(make: impl Fn() -> Result<C, E> + Send + Sync + 'static) -> Result<MakeChannel, E>
+where
+    C: Channel,
+    E: std::error::Error,
+{
+    make()?;
+    Ok(Arc::new(move || {
+        let made = make().map_err(|e| e.to_string())?;
+        Ok(Rc::new(made) as Rc<dyn Channel>)
+    }))
+}
