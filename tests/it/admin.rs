@@ -1,6 +1,7 @@
 //! The admin API over real HTTP and real PostgreSQL.
 
 mod crossing;
+mod delivery;
 mod facts;
 mod life;
 mod lists;

@@ -14,13 +14,19 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio_postgres::Row;
 
+/// Nothing is shown beside the fields.
+#[derive(Clone, Copy, Debug, Default, Serialize, JsonSchema)]
+pub struct Bare {}
+
 /// An object as stored.
 #[derive(Clone, Debug)]
-pub struct Stored<F> {
+pub struct Stored<F, S = Bare> {
     /// Its id.
     pub id: String,
     /// What can be written of it.
     pub fields: F,
+    /// What is shown of it and written otherwise, or by nobody.
+    pub shown: S,
     /// Its version.
     pub version: i64,
     /// When it was made.
@@ -37,9 +43,20 @@ impl<F> Stored<F> {
     /// # Errors
     /// The row is another.
     pub fn read(row: &Row, fields: F) -> Result<Stored<F>, tokio_postgres::Error> {
+        Stored::with(row, fields, Bare {})
+    }
+}
+
+impl<F, S> Stored<F, S> {
+    /// As [`Stored::read`], with what is shown beside the fields.
+    ///
+    /// # Errors
+    /// The row is another.
+    pub fn with(row: &Row, fields: F, shown: S) -> Result<Stored<F, S>, tokio_postgres::Error> {
         Ok(Stored {
             id: row.try_get("id")?,
             fields,
+            shown,
             version: row.try_get("version")?,
             created_at: row.try_get::<_, Tz>("created_at")?.0,
             updated_at: row.try_get::<_, Tz>("updated_at")?.0,
@@ -50,12 +67,14 @@ impl<F> Stored<F> {
 
 /// An object as answered.
 #[derive(Serialize, JsonSchema)]
-pub struct View<F> {
+pub struct View<F, S = Bare> {
     /// Its id, opaque.
     #[schemars(extend("x-class" = "open"))]
     id: String,
     #[serde(flatten)]
     fields: F,
+    #[serde(flatten)]
+    shown: S,
     /// Its version: the ETag, and what `If-Match` takes.
     #[schemars(extend("x-class" = "open"))]
     version: i64,
@@ -74,6 +93,8 @@ pub struct View<F> {
 pub(crate) trait Entity: Sized + 'static {
     /// What can be written of it.
     type Fields: JsonSchema + Serialize + DeserializeOwned + Clone + PartialEq;
+    /// What is shown of it beside that; [`Bare`]: nothing.
+    type Shown: JsonSchema + Serialize;
     /// `/v1/<things>`.
     const PATH: &'static str;
     /// The path's parameter.
@@ -98,7 +119,7 @@ pub(crate) trait Entity: Sized + 'static {
     }
 
     /// From a row of the source.
-    fn read(row: &Row) -> Result<Stored<Self::Fields>, Problem>;
+    fn read(row: &Row) -> Result<Stored<Self::Fields, Self::Shown>, Problem>;
     /// Marks the fields archived.
     fn archive(fields: &mut Self::Fields);
     /// What the schema cannot say: references, and what is still in use. `before` is none for a new object.
@@ -139,7 +160,7 @@ pub(crate) fn create_schema<E: Entity>() -> Value {
 /// The schema of the object as answered.
 #[must_use]
 pub(crate) fn view_schema<E: Entity>() -> Value {
-    schema::output::<View<E::Fields>>()
+    schema::output::<View<E::Fields, E::Shown>>()
 }
 
 /// The schema of its list.
@@ -149,10 +170,11 @@ pub(crate) fn list_schema<E: Entity>() -> Value {
 }
 
 /// As answered.
-pub(crate) fn view<F: Serialize>(stored: Stored<F>) -> Result<Value, Problem> {
+pub(crate) fn view<F: Serialize, S: Serialize>(stored: Stored<F, S>) -> Result<Value, Problem> {
     to_json(&View {
         id: stored.id,
         fields: stored.fields,
+        shown: stored.shown,
         version: stored.version,
         created_at: stored.created_at.rfc3339(),
         updated_at: stored.updated_at.rfc3339(),
@@ -165,7 +187,7 @@ pub(crate) async fn load<E: Entity>(
     call: &Call<'_>,
     id: &str,
     lock: &str,
-) -> Result<Stored<E::Fields>, Problem> {
+) -> Result<Stored<E::Fields, E::Shown>, Problem> {
     let row = call
         .tx
         .query_opt(
@@ -202,7 +224,14 @@ pub(crate) fn get<'a, E: Entity>(
 
 /// Makes one; the answer's body is the view.
 pub(crate) async fn make<E: Entity>(call: &Call<'_>) -> Result<(String, Answer), Problem> {
-    let mut body = call.body.clone();
+    make_of::<E>(call, call.body.clone()).await
+}
+
+/// Makes one of this body: what of the request's is left for its fields.
+pub(crate) async fn make_of<E: Entity>(
+    call: &Call<'_>,
+    mut body: Value,
+) -> Result<(String, Answer), Problem> {
     let chosen = body.as_object_mut().and_then(|o| o.remove("id"));
     let id = match chosen.as_ref().and_then(Value::as_str) {
         Some(id) => id.to_owned(),
@@ -291,7 +320,8 @@ async fn change<E: Entity>(
     Ok(answer)
 }
 
-fn answer<F: Serialize>(stored: Stored<F>) -> Result<Answer, Problem> {
+/// The object as an answer.
+pub(crate) fn answer<F: Serialize, S: Serialize>(stored: Stored<F, S>) -> Result<Answer, Problem> {
     let version = stored.version;
     Ok(Answer {
         body: view(stored)?,

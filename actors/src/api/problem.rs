@@ -80,6 +80,31 @@ pub const CODES: &[(&str, u16, &str)] = &[
     ),
     ("key_revoked", 409, "The key is revoked or has expired"),
     (
+        "sealing_unconfigured",
+        409,
+        "MILLRACE_SECRET_KEY is not set, so that no secret can be kept",
+    ),
+    (
+        "being_sent",
+        409,
+        "The message is being sent; its end is known in a moment",
+    ),
+    (
+        "delivery_ended",
+        409,
+        "The message has ended; there is nothing to cancel",
+    ),
+    (
+        "not_releasable",
+        409,
+        "Only what failed, was cancelled or is unknown can be released",
+    ),
+    (
+        "may_repeat_required",
+        409,
+        "It may have arrived, and its receiver cannot tell a second one: say `may_repeat`",
+    ),
+    (
         "idempotency_conflict",
         409,
         "The idempotency key was used for another body",
@@ -290,6 +315,10 @@ impl From<ChangeError> for Problem {
                 tracing::error!(error = %e, "no random bytes");
                 Problem::new("internal", "something went wrong here")
             }
+            ChangeError::Seal(crate::sealing::SealError::Unconfigured) => Problem::new(
+                "sealing_unconfigured",
+                "MILLRACE_SECRET_KEY is not set, so that the secret cannot be kept",
+            ),
             ChangeError::Seal(e) => {
                 tracing::error!(error = %e, "a secret could not be sealed");
                 Problem::new("internal", "a secret could not be sealed")

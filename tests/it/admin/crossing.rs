@@ -2,7 +2,7 @@
 
 use super::facts::{one_of_each, prepare};
 use super::life::set_up;
-use super::{Api, Caller};
+use super::{Api, Caller, id_of};
 use millrace::api::registry::{Method, Operation, Place, Precondition, registry};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
@@ -46,6 +46,10 @@ fn body_for(schema: &Value, item: &Value) -> Value {
         if let Some(value) = item.get(name).filter(|v| !v.is_null() && name != "id") {
             body.insert(name.clone(), value.clone());
         }
+    }
+    for name in schema["required"].as_array().into_iter().flatten() {
+        let name = name.as_str().expect("a name");
+        body.entry(name).or_insert_with(|| json!("x"));
     }
     Value::Object(body)
 }
@@ -226,6 +230,15 @@ async fn bodies_cannot_name_what_is_another_workspaces() {
         .map(|e| e["code"].as_str().unwrap())
         .collect();
     assert_eq!(codes, ["unknown_offer", "unknown_offer", "unknown_network"]);
+    let pixel = id_of(&owner.all("/v1/pixels").await[0]);
+    let problem = other
+        .post(
+            "/v1/campaigns",
+            json!({"name": "x", "routing": {"pixels": [{"pixel": pixel}]}}),
+        )
+        .await
+        .refused(400, "invalid");
+    assert_eq!(problem["errors"][0]["code"], "unknown_pixel");
     // Public ids are the deployment's: taken is taken.
     other
         .post(

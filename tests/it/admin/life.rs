@@ -23,10 +23,20 @@ pub async fn set_up(c: &Caller, campaign: &str) -> (String, String, String) {
         )
         .await
         .expect(201);
+    let pixel = c
+        .post("/v1/pixels", json!({"name": "Pixel", "dataset_id": "0042"}))
+        .await
+        .expect(201);
+    c.post(
+        "/v1/webhooks",
+        json!({"name": "Hook", "url": "https://h.example/in", "events": ["conversion"]}),
+    )
+    .await
+    .expect(201);
     let routing = json!({
         "offers": [{"offer": offer["id"], "weight": 3}],
         "sidecar_offers": [{"offer": offer["id"], "network": network["id"], "network_offer_id": "007"}],
-        "pixels": [{"kind": "meta", "id": "1"}],
+        "pixels": [{"pixel": pixel["id"], "event": null, "amount": "0", "currency": null, "conversion_events": ["sale"]}],
     });
     let made = c
         .post(

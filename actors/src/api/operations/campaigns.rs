@@ -70,6 +70,7 @@ pub(crate) struct Campaigns;
 
 impl Entity for Campaigns {
     type Fields = Fields;
+    type Shown = entity::Bare;
     const PATH: &'static str = "/v1/campaigns";
     const PARAM: &'static str = "campaign_id";
     const ID_COLUMN: &'static str = "campaign_id";
@@ -155,7 +156,7 @@ impl Entity for Campaigns {
         let returns = before.is_some_and(|b| b.status == Status::Archived)
             && fields.status != Status::Archived;
         if returns || before.is_none_or(|b| b.routing != fields.routing) {
-            check_routing(call, &fields.routing, faults).await?;
+            check_routing(call, before.map(|b| &b.routing), &fields.routing, faults).await?;
         }
         Ok(())
     }

@@ -9,9 +9,11 @@ pub mod me;
 pub mod networks;
 pub mod offers;
 pub mod outcomes;
+pub mod pixels;
 pub mod postback_info;
 pub mod routing;
 pub mod waiting;
+pub mod webhooks;
 pub mod workspaces;
 
 use super::registry::Operation;
@@ -27,6 +29,8 @@ pub fn all() -> Vec<Operation> {
     all.extend(postback_info::operations());
     all.extend(offers::operations());
     all.extend(campaigns::operations());
+    all.extend(pixels::operations());
+    all.extend(webhooks::operations());
     all.extend(facts::operations());
     all.extend(conversions::operations());
     all.extend(waiting::operations());

@@ -93,6 +93,7 @@ pub(crate) struct Networks;
 
 impl Entity for Networks {
     type Fields = Fields;
+    type Shown = entity::Bare;
     const PATH: &'static str = "/v1/networks";
     const PARAM: &'static str = "network_id";
     const ID_COLUMN: &'static str = "network_id";

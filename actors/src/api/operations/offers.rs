@@ -51,6 +51,7 @@ pub(crate) struct Offers;
 
 impl Entity for Offers {
     type Fields = Fields;
+    type Shown = entity::Bare;
     const PATH: &'static str = "/v1/offers";
     const PARAM: &'static str = "offer_id";
     const ID_COLUMN: &'static str = "offer_id";
@@ -192,7 +193,7 @@ impl Entity for Offers {
 }
 
 /// `Some(None)`: none given. `None`: more digits than the ledger keeps.
-fn decimal(text: Option<&str>) -> Option<Option<Decimal>> {
+pub(super) fn decimal(text: Option<&str>) -> Option<Option<Decimal>> {
     match text {
         None => Some(None),
         Some(text) => millrace_schemas::money::parse_payout(

@@ -3,9 +3,9 @@
 use crate::api::call::Call;
 use crate::api::faults::Faults;
 use crate::api::problem::Problem;
+use crate::api::workspaces::is_name;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// An offer and its share.
@@ -40,6 +40,31 @@ pub struct SidecarOffer {
     pub network_offer_id: String,
 }
 
+/// A pixel attached to the campaign.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PixelAttachment {
+    /// The pixel's id.
+    #[schemars(length(min = 1, max = 100), extend("x-class" = "open"))]
+    pub pixel: String,
+    /// What its events are called, instead of the pixel's own name for them.
+    #[serde(default)]
+    #[schemars(length(min = 1, max = 100), extend("x-class" = "open"))]
+    pub event: Option<String>,
+    /// The value of its events, decimal text, 0 included; absent: the default, a conversion's payout.
+    #[serde(default)]
+    #[schemars(regex(pattern = r"^[0-9]{1,18}(\.[0-9]{1,10})?$"), extend("x-class" = "open"))]
+    pub amount: Option<String>,
+    /// ISO 4217: the currency of that value.
+    #[serde(default)]
+    #[schemars(regex(pattern = r"^[A-Z]{3}$"), extend("x-class" = "open"))]
+    pub currency: Option<String>,
+    /// The conversion events that set it off; none: all do.
+    #[serde(default)]
+    #[schemars(length(max = 100), inner(length(min = 1, max = 100)), extend("x-class" = "open"))]
+    pub conversion_events: Vec<String>,
+}
+
 /// Where visitors are led.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -54,17 +79,19 @@ pub struct Routing {
     pub sidecar_offers: Vec<SidecarOffer>,
     /// Pixel attachments, copied whole onto each visit.
     #[serde(default)]
-    #[schemars(length(max = 50), extend("x-class" = "open", "x-free-because" = "written by whoever may read it, no person's data"))]
-    pub pixels: Vec<Value>,
+    #[schemars(length(max = 50), extend("x-class" = "open"))]
+    pub pixels: Vec<PixelAttachment>,
 }
 
 /// Offers and networks must be the workspace's and active; they are locked until this is committed, so that none is
 /// archived meanwhile.
 pub(super) async fn check_routing(
     call: &Call<'_>,
+    before: Option<&Routing>,
     routing: &Routing,
     faults: &mut Faults,
 ) -> Result<(), Problem> {
+    check_pixels(call, before, routing, faults).await?;
     let workspace = call.workspace()?;
     let offers = active(
         call,
@@ -136,6 +163,48 @@ pub(super) async fn check_routing(
         }
     }
     Ok(())
+}
+
+/// A pixel that stood here already may have been archived since; it gets nothing then, and the campaign stays as it is.
+async fn check_pixels(
+    call: &Call<'_>,
+    before: Option<&Routing>,
+    routing: &Routing,
+    faults: &mut Faults,
+) -> Result<(), Problem> {
+    let stood: Vec<String> = before
+        .into_iter()
+        .flat_map(|b| b.pixels.iter().map(|p| p.pixel.clone()))
+        .collect();
+    let mut named = Vec::new();
+    for (i, p) in routing.pixels.iter().enumerate() {
+        let at = format!("/routing/pixels/{i}");
+        named.push((format!("{at}/pixel"), p.pixel.clone()));
+        if p.event.as_deref().is_some_and(|e| !is_name(e)) {
+            faults.add(
+                format!("{at}/event"),
+                "invalid_name",
+                "a name has 1 to 100 characters, no control characters",
+            );
+        }
+        if super::offers::decimal(p.amount.as_deref()).is_none() {
+            faults.add(
+                format!("{at}/amount"),
+                "malformed",
+                "at most 18 digits in all",
+            );
+        }
+        for (n, event) in p.conversion_events.iter().enumerate() {
+            if !is_name(event) || p.conversion_events.iter().take(n).any(|e| e == event) {
+                faults.add(
+                    format!("{at}/conversion_events/{n}"),
+                    "invalid_name",
+                    "a name has 1 to 100 characters, no control characters, and stands once",
+                );
+            }
+        }
+    }
+    super::pixels::check_named(call, &named, &stood, faults).await
 }
 
 async fn active<'n>(

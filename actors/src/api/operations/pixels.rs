@@ -1,0 +1,609 @@
+//! Pixels: where conversions are told to an advertising platform. Their credentials go in and never come out.
+
+use crate::api::call::{Answer, Call, to_json};
+use crate::api::entity::{self, Entity, Stored};
+use crate::api::faults::{ChangeError, Faults};
+use crate::api::page::{Conditions, Source};
+use crate::api::problem::Problem;
+use crate::api::registry::{Effect, ExemptReason, Method, Operation, Param, Precondition, Tool};
+use crate::api::schema::input;
+use crate::api::workspaces::is_name;
+use crate::delivery::holds;
+use futures::future::LocalBoxFuture;
+use schemars::JsonSchema;
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
+use tokio_postgres::Row;
+
+/// Whose pixel it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Platform {
+    /// Meta's Conversions API.
+    #[default]
+    Meta,
+}
+
+impl Platform {
+    const fn name(self) -> &'static str {
+        match self {
+            Platform::Meta => "meta",
+        }
+    }
+}
+
+/// Where the conversions happen: Meta's closed list.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ActionSource {
+    /// By email.
+    Email,
+    /// On a website.
+    #[default]
+    Website,
+    /// In an app.
+    App,
+    /// By telephone.
+    PhoneCall,
+    /// In a conversation.
+    Chat,
+    /// In a shop.
+    PhysicalStore,
+    /// By itself, as a renewal does.
+    SystemGenerated,
+    /// In a business messaging app.
+    BusinessMessaging,
+    /// Elsewhere.
+    Other,
+}
+
+impl ActionSource {
+    const ALL: [ActionSource; 9] = [
+        ActionSource::Email,
+        ActionSource::Website,
+        ActionSource::App,
+        ActionSource::PhoneCall,
+        ActionSource::Chat,
+        ActionSource::PhysicalStore,
+        ActionSource::SystemGenerated,
+        ActionSource::BusinessMessaging,
+        ActionSource::Other,
+    ];
+
+    /// The stored name, and Meta's.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            ActionSource::Email => "email",
+            ActionSource::Website => "website",
+            ActionSource::App => "app",
+            ActionSource::PhoneCall => "phone_call",
+            ActionSource::Chat => "chat",
+            ActionSource::PhysicalStore => "physical_store",
+            ActionSource::SystemGenerated => "system_generated",
+            ActionSource::BusinessMessaging => "business_messaging",
+            ActionSource::Other => "other",
+        }
+    }
+
+    fn from_name(name: &str) -> ActionSource {
+        let found = ActionSource::ALL.into_iter().find(|a| a.name() == name);
+        found.unwrap_or_default()
+    }
+}
+
+/// How the platform may use an event's data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum ProcessingOption {
+    /// Limited Data Use.
+    #[serde(rename = "LDU")]
+    LimitedDataUse,
+}
+
+/// What is said of data processing with every event.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DataProcessing {
+    /// `LDU`, or nothing: no restriction, said aloud.
+    #[schemars(length(max = 1), extend("x-class" = "open"))]
+    pub options: Vec<ProcessingOption>,
+    /// 1 for the USA; 0: the platform finds out.
+    #[serde(default)]
+    #[schemars(range(min = 0, max = 1), extend("x-class" = "open"))]
+    pub country: i32,
+    /// 1000 for California and so on; 0: the platform finds out.
+    #[serde(default)]
+    #[schemars(range(min = 0, max = 1_100), extend("x-class" = "open"))]
+    pub state: i32,
+}
+
+/// Whether it gets events.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Status {
+    /// It does.
+    #[default]
+    Active,
+    /// It gets nothing, not even what waits.
+    Archived,
+}
+
+impl Status {
+    const fn name(self) -> &'static str {
+        match self {
+            Status::Active => "active",
+            Status::Archived => "archived",
+        }
+    }
+}
+
+/// What can be written of a pixel.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Fields {
+    /// Its name.
+    #[schemars(length(min = 1, max = 100), extend("x-class" = "open"))]
+    pub name: String,
+    /// Whose it is.
+    #[serde(default)]
+    #[schemars(extend("x-class" = "open"))]
+    pub platform: Platform,
+    /// The platform's id of it; opaque, leading zeros kept.
+    #[schemars(regex(pattern = r"^[A-Za-z0-9][A-Za-z0-9._:~-]{0,63}$"), extend("x-class" = "open"))]
+    pub dataset_id: String,
+    /// What a conversion is called there, unless an attachment says otherwise.
+    #[serde(default = "purchase")]
+    #[schemars(length(min = 1, max = 100), extend("x-class" = "open"))]
+    pub event_name: String,
+    /// ISO 4217: the currency of values, where it is not the conversion's own.
+    #[serde(default)]
+    #[schemars(regex(pattern = r"^[A-Z]{3}$"), extend("x-class" = "open"))]
+    pub currency: Option<String>,
+    /// Where the conversions happen.
+    #[serde(default)]
+    #[schemars(extend("x-class" = "open"))]
+    pub action_source: ActionSource,
+    /// What is said of data processing with every event; null: nothing.
+    #[serde(default)]
+    #[schemars(extend("x-class" = "open"))]
+    pub data_processing: Option<DataProcessing>,
+    /// Sends events to the platform's test view under this code.
+    #[serde(default)]
+    #[schemars(regex(pattern = r"^[!-~]{1,64}$"), extend("x-class" = "open"))]
+    pub test_event_code: Option<String>,
+    /// Whether it gets events.
+    #[serde(default)]
+    #[schemars(extend("x-class" = "open"))]
+    pub status: Status,
+}
+
+fn purchase() -> String {
+    "Purchase".to_owned()
+}
+
+/// What is shown of its credentials.
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
+pub struct Held {
+    /// Whether an access token is there.
+    #[schemars(extend("x-class" = "open"))]
+    has_access_token: bool,
+    /// Whether an app secret is there: requests then carry a proof of it.
+    #[schemars(extend("x-class" = "open"))]
+    has_app_secret: bool,
+}
+
+pub(crate) struct Pixels;
+
+impl Entity for Pixels {
+    type Fields = Fields;
+    type Shown = Held;
+    const PATH: &'static str = "/v1/pixels";
+    const PARAM: &'static str = "pixel_id";
+    const ID_COLUMN: &'static str = "pixel_id";
+    const PREFIX: &'static str = "px_";
+    const SOURCE: Source = Source {
+        from: "pixels",
+        columns: "pixel_id AS id, name, dataset_id, event_name, currency, action_source, data_processing, test_event_code, status, \
+                  access_token_sealed IS NOT NULL AS has_access_token, app_secret_sealed IS NOT NULL AS has_app_secret, version, \
+                  created_at, updated_at, updated_by",
+        time: "created_at",
+        id: "pixel_id",
+        id_type: "text",
+        ascending: false,
+        windows: false,
+    };
+
+    fn read(row: &Row) -> Result<Stored<Fields, Held>, Problem> {
+        let data_processing: Option<Value> = row.try_get("data_processing")?;
+        let fields = Fields {
+            name: row.try_get("name")?,
+            platform: Platform::Meta,
+            dataset_id: row.try_get("dataset_id")?,
+            event_name: row.try_get("event_name")?,
+            currency: row.try_get("currency")?,
+            action_source: ActionSource::from_name(row.try_get("action_source")?),
+            data_processing: data_processing
+                .map(|d| crate::api::call::decode(&d))
+                .transpose()?,
+            test_event_code: row.try_get("test_event_code")?,
+            status: match row.try_get("status")? {
+                "archived" => Status::Archived,
+                _ => Status::Active,
+            },
+        };
+        let held = Held {
+            has_access_token: row.try_get("has_access_token")?,
+            has_app_secret: row.try_get("has_app_secret")?,
+        };
+        Ok(Stored::with(row, fields, held)?)
+    }
+
+    fn archive(fields: &mut Fields) {
+        fields.status = Status::Archived;
+    }
+
+    async fn check(
+        _: &Call<'_>,
+        _: &str,
+        _: Option<&Fields>,
+        fields: &Fields,
+        faults: &mut Faults,
+    ) -> Result<(), Problem> {
+        for (at, text) in [("/name", &fields.name), ("/event_name", &fields.event_name)] {
+            if !is_name(text) {
+                faults.add(
+                    at,
+                    "invalid_name",
+                    "a name has 1 to 100 characters, no control characters",
+                );
+            }
+        }
+        let said = fields.data_processing.as_ref();
+        if said.is_some_and(|d| d.state != 0 && d.state < 1_000) {
+            faults.add(
+                "/data_processing/state",
+                "out_of_range",
+                "0, or the platform's number of a state, from 1000",
+            );
+        }
+        Ok(())
+    }
+
+    async fn insert(call: &Call<'_>, id: &str, f: &Fields) -> Result<(), Problem> {
+        call.tx
+            .execute(
+                "INSERT INTO pixels (pixel_id, workspace_id, name, platform, dataset_id, event_name, currency, action_source,
+                        data_processing, test_event_code, status, updated_by)
+                 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)",
+                &[
+                    &id,
+                    &call.workspace()?,
+                    &f.name,
+                    &f.platform.name(),
+                    &f.dataset_id,
+                    &f.event_name,
+                    &f.currency,
+                    &f.action_source.name(),
+                    &f.data_processing.as_ref().map(to_json).transpose()?,
+                    &f.test_event_code,
+                    &f.status.name(),
+                    &call.actor.key_id,
+                ],
+            )
+            .await?;
+        Ok(())
+    }
+
+    async fn update(call: &Call<'_>, id: &str, f: &Fields) -> Result<(), Problem> {
+        // A destination that was refused as missing or forbidden may be another one now.
+        let moved = call
+            .tx
+            .query_opt(
+                "SELECT 1 FROM pixels WHERE workspace_id = $1 AND pixel_id = $2 AND dataset_id <> $3",
+                &[&call.workspace()?, &id, &f.dataset_id],
+            )
+            .await?;
+        call.tx
+            .execute(
+                "UPDATE pixels SET name = $3, platform = $4, dataset_id = $5, event_name = $6, currency = $7, action_source = $8,
+                        data_processing = $9, test_event_code = $10, status = $11, version = version + 1, updated_at = now(),
+                        updated_by = $12
+                 WHERE workspace_id = $1 AND pixel_id = $2",
+                &[
+                    &call.workspace()?,
+                    &id,
+                    &f.name,
+                    &f.platform.name(),
+                    &f.dataset_id,
+                    &f.event_name,
+                    &f.currency,
+                    &f.action_source.name(),
+                    &f.data_processing.as_ref().map(to_json).transpose()?,
+                    &f.test_event_code,
+                    &f.status.name(),
+                    &call.actor.key_id,
+                ],
+            )
+            .await?;
+        if moved.is_some() {
+            holds::resume_mended(call.tx, call.workspace()?, id).await?;
+        }
+        Ok(())
+    }
+}
+
+/// What a sealed access token is bound to.
+#[must_use]
+pub fn token_purpose(pixel_id: &str) -> String {
+    format!("pixel-access-token:{pixel_id}")
+}
+
+/// What a sealed app secret is bound to.
+#[must_use]
+pub fn app_secret_purpose(pixel_id: &str) -> String {
+    format!("pixel-app-secret:{pixel_id}")
+}
+
+/// Absent keeps, null takes away.
+fn kept<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Option<String>>, D::Error> {
+    Option::<String>::deserialize(deserializer).map(Some)
+}
+
+/// Credentials; absent keeps, null takes away.
+#[derive(Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Credentials {
+    /// The platform's access token. Taken in, never shown.
+    #[serde(default, deserialize_with = "kept")]
+    #[schemars(with = "Option<String>", regex(pattern = r"^[!-~]{1,2000}$"), extend("writeOnly" = true))]
+    access_token: Option<Option<String>>,
+    /// The app's secret, for a proof with every request. Taken in, never shown.
+    #[serde(default, deserialize_with = "kept")]
+    #[schemars(with = "Option<String>", regex(pattern = r"^[!-~]{1,200}$"), extend("writeOnly" = true))]
+    app_secret: Option<Option<String>>,
+}
+
+impl Credentials {
+    const NAMES: [&'static str; 2] = ["access_token", "app_secret"];
+
+    fn is_empty(&self) -> bool {
+        self.access_token.is_none() && self.app_secret.is_none()
+    }
+
+    /// Seals and writes what is given.
+    async fn store(&self, call: &Call<'_>, id: &str) -> Result<(), Problem> {
+        let seal = |purpose: String, secret: &Option<Option<String>>| {
+            let secret = secret.as_ref().and_then(Option::as_ref);
+            secret
+                .map(|s| call.state.seals.seal(&purpose, s.as_bytes()))
+                .transpose()
+                .map_err(ChangeError::from)
+        };
+        call.tx
+            .execute(
+                "UPDATE pixels SET access_token_sealed = CASE WHEN $3 THEN $4 ELSE access_token_sealed END,
+                        app_secret_sealed = CASE WHEN $5 THEN $6 ELSE app_secret_sealed END
+                 WHERE workspace_id = $1 AND pixel_id = $2",
+                &[
+                    &call.workspace()?,
+                    &id,
+                    &self.access_token.is_some(),
+                    &seal(token_purpose(id), &self.access_token)?,
+                    &self.app_secret.is_some(),
+                    &seal(app_secret_purpose(id), &self.app_secret)?,
+                ],
+            )
+            .await?;
+        Ok(())
+    }
+}
+
+fn create<'a>(call: &'a Call<'a>) -> LocalBoxFuture<'a, Result<Answer, Problem>> {
+    Box::pin(async move {
+        let (mut body, mut given) = (call.body.clone(), serde_json::Map::new());
+        for name in Credentials::NAMES {
+            if let Some(value) = body.as_object_mut().and_then(|o| o.remove(name)) {
+                given.insert(name.to_owned(), value);
+            }
+        }
+        let given: Credentials = crate::api::call::decode(&Value::Object(given))?;
+        let (id, mut answer) = entity::make_of::<Pixels>(call, body).await?;
+        if !given.is_empty() {
+            given.store(call, &id).await?;
+            answer.body = entity::view(entity::load::<Pixels>(call, &id, "").await?)?;
+        }
+        Ok(answer)
+    })
+}
+
+fn set_credentials<'a>(call: &'a Call<'a>) -> LocalBoxFuture<'a, Result<Answer, Problem>> {
+    Box::pin(async move {
+        let id = call.param(Pixels::PARAM)?;
+        let before = entity::load::<Pixels>(call, id, "FOR UPDATE").await?;
+        let given: Credentials = call.body()?;
+        if given.is_empty() {
+            let mut faults = Faults::new();
+            faults.add("", "required", "want `access_token`, `app_secret`, or both");
+            return Err(faults.into());
+        }
+        given.store(call, id).await?;
+        Pixels::update(call, id, &before.fields).await?;
+        holds::resume_mended(call.tx, call.workspace()?, id).await?;
+        let mut answer = entity::answer(entity::load::<Pixels>(call, id, "").await?)?;
+        answer.before = Some(entity::view(before)?);
+        Ok(answer)
+    })
+}
+
+/// A pixel's fields and its credentials.
+fn create_schema() -> Value {
+    let mut schema = entity::fields_schema::<Pixels>();
+    let credentials = input::<Credentials>();
+    for name in Credentials::NAMES {
+        let property = credentials.pointer(&format!("/properties/{name}"));
+        if let (Some(property), Some(properties)) = (
+            property,
+            schema.get_mut("properties").and_then(Value::as_object_mut),
+        ) {
+            properties.insert(name.to_owned(), property.clone());
+        }
+    }
+    schema
+}
+
+/// Narrows the list of pixels.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Filter {
+    /// Those of one status.
+    status: Option<Status>,
+    /// Those of one platform.
+    platform: Option<Platform>,
+}
+
+fn list_pixels<'a>(call: &'a Call<'a>) -> LocalBoxFuture<'a, Result<Answer, Problem>> {
+    Box::pin(async move {
+        let filter: Filter = call.query()?;
+        let mut conditions = Conditions::of_workspace(call.workspace()?);
+        conditions.and_some("status = $", filter.status.map(Status::name));
+        conditions.and_some("platform = $", filter.platform.map(Platform::name));
+        entity::list_by::<Pixels>(call, conditions).await
+    })
+}
+
+/// The pixels of a campaign's routing must be the workspace's; one that is newly named must not be archived.
+pub(super) async fn check_named(
+    call: &Call<'_>,
+    named: &[(String, String)],
+    stood: &[String],
+    faults: &mut Faults,
+) -> Result<(), Problem> {
+    let ids: Vec<&String> = named.iter().map(|(_, id)| id).collect();
+    let rows = call
+        .tx
+        .query(
+            "SELECT pixel_id, status FROM pixels WHERE workspace_id = $1 AND pixel_id = ANY($2) ORDER BY 1 FOR SHARE",
+            &[&call.workspace()?, &ids],
+        )
+        .await?;
+    for (at, id) in named {
+        let row = rows.iter().find(|r| r.get::<_, &str>(0) == id);
+        let status: Option<&str> = row.map(|r| r.try_get(1)).transpose()?;
+        match status {
+            Some("active") => {}
+            Some(_) if stood.contains(id) => {}
+            Some(_) => faults.add(
+                at,
+                "archived_pixel",
+                format!("the pixel `{id}` is archived"),
+            ),
+            None => faults.add(at, "unknown_pixel", format!("there is no pixel `{id}`")),
+        }
+    }
+    Ok(())
+}
+
+const PARAMS: &[Param] = &[Param {
+    name: "pixel_id",
+    summary: "The pixel's id, `px_…`.",
+}];
+
+/// Entries of the registry.
+#[must_use]
+pub fn operations() -> Vec<Operation> {
+    let one = "/v1/pixels/{pixel_id}";
+    let read = |id, path, output, handler| Operation {
+        scope: Some("entities:read"),
+        ..Operation::new(id, Method::Get, path, output, handler)
+    };
+    let write = |id, method, path, handler| Operation {
+        scope: Some("links:write"),
+        effect: Effect::Write,
+        ..Operation::new(id, method, path, entity::view_schema::<Pixels>, handler)
+    };
+    vec![
+        Operation {
+            list: true,
+            query: input::<Filter>,
+            summary: "The workspace's pixels, newest first, without their credentials.",
+            ..read(
+                "list_pixels",
+                Pixels::PATH,
+                entity::list_schema::<Pixels>,
+                list_pixels,
+            )
+        },
+        Operation {
+            params: PARAMS,
+            summary: "One pixel, without its credentials.",
+            ..read(
+                "get_pixel",
+                one,
+                entity::view_schema::<Pixels>,
+                entity::get::<Pixels>,
+            )
+        },
+        Operation {
+            status: 201,
+            step_up: true,
+            body: Some(create_schema),
+            summary: "Make a pixel; its credentials are sealed and never shown.",
+            ..write("create_pixel", Method::Post, Pixels::PATH, create)
+        },
+        Operation {
+            params: PARAMS,
+            precondition: Precondition::Honoured,
+            body: Some(entity::fields_schema::<Pixels>),
+            summary: "Change a pixel; what waits for it is sent as it stands now, and nothing more to the dataset before.",
+            ..write("update_pixel", Method::Patch, one, entity::patch::<Pixels>)
+        },
+        Operation {
+            params: PARAMS,
+            precondition: Precondition::Required,
+            body: Some(entity::fields_schema::<Pixels>),
+            summary: "Replace what a pixel says; its credentials stay.",
+            ..write("replace_pixel", Method::Put, one, entity::replace::<Pixels>)
+        },
+        Operation {
+            effect: Effect::Destructive,
+            params: PARAMS,
+            precondition: Precondition::Required,
+            summary: "Archive a pixel: it gets nothing any more, not even what waits for it.",
+            ..write(
+                "delete_pixel",
+                Method::Delete,
+                one,
+                entity::archive::<Pixels>,
+            )
+        },
+        Operation {
+            step_up: true,
+            // A provider's token is no tool's argument.
+            tool: Tool::Exempt(ExemptReason::HumanOnly),
+            params: PARAMS,
+            body: Some(input::<Credentials>),
+            summary: "Give a pixel other credentials (null takes one away); what waited for them is sent.",
+            ..write(
+                "set_pixel_credentials",
+                Method::Post,
+                "/v1/pixels/{pixel_id}/credentials",
+                set_credentials,
+            )
+        },
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn stored_names_are_the_wires() {
+        for source in ActionSource::ALL {
+            assert_eq!(json!(source), json!(source.name()));
+            assert_eq!(ActionSource::from_name(source.name()), source);
+        }
+        assert_eq!(json!(Platform::Meta), json!(Platform::Meta.name()));
+    }
+}
