@@ -4,6 +4,7 @@
 use anyhow::Context;
 use millrace::attribution::actor::Attribution;
 use millrace::postgres::pool::Database;
+use millrace::runtime::books::Emits;
 use millrace::runtime::clock::SystemClock;
 use millrace::runtime::connector::connector;
 use millrace::runtime::host::{GroupHost, HostConfig};
@@ -54,6 +55,7 @@ pub fn consume(options: &Options) -> anyhow::Result<()> {
             clock: Arc::new(SystemClock),
             owner: format!("loadtest:{}", std::process::id()),
             tick: Duration::from_secs(1),
+            emits: Emits::Relayed,
         };
         let attribution = settings::Attribution {
             slice_clicks: options.slice_clicks,

@@ -32,13 +32,9 @@ impl EmitSource {
     /// # Errors
     /// The payload does not begin and end as an object does.
     pub fn stamp(&self, payload: &[u8]) -> Result<Vec<u8>, NotAnObject> {
-        let body = payload.trim_ascii();
-        let inner = body
-            .strip_prefix(b"{")
-            .and_then(|b| b.strip_suffix(b"}"))
-            .ok_or(NotAnObject)?;
+        let inner = members(payload).ok_or(NotAnObject)?;
         let source = serde_json::to_vec(self).map_err(|_| NotAnObject)?;
-        let mut out = Vec::with_capacity(body.len() + source.len() + 9);
+        let mut out = Vec::with_capacity(payload.len() + source.len() + 9);
         out.push(b'{');
         out.extend_from_slice(inner);
         if !inner.trim_ascii().is_empty() {
@@ -55,6 +51,17 @@ impl EmitSource {
     pub fn of(payload: &[u8]) -> Option<EmitSource> {
         serde_json::from_slice::<Carrier>(payload).ok()?.emit
     }
+}
+
+/// Whether a payload can be stamped ([`EmitSource::stamp`]).
+#[must_use]
+pub fn can_carry(payload: &[u8]) -> bool {
+    members(payload).is_some()
+}
+
+/// What stands between an object's braces.
+fn members(payload: &[u8]) -> Option<&[u8]> {
+    payload.trim_ascii().strip_prefix(b"{")?.strip_suffix(b"}")
 }
 
 #[cfg(test)]
@@ -81,6 +88,7 @@ mod tests {
         }
         for payload in ["", "{", "[1]", "null"] {
             assert_eq!(source.stamp(payload.as_bytes()), Err(NotAnObject));
+            assert!(!can_carry(payload.as_bytes()));
         }
         assert_eq!(EmitSource::of(b"{\"v\":1}"), None);
         assert_eq!(EmitSource::of(b"nonsense"), None);

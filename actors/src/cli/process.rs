@@ -14,6 +14,7 @@ use crate::delivery::dispatcher::{Delivery, DeliveryConfig};
 use crate::ingress::state::StoppedPartitions;
 use crate::postgres::pool::{Database, DatabaseError, chain};
 use crate::postgres::{Pool, migrate};
+use crate::runtime::books::Emits;
 use crate::runtime::clock::{self, SharedClock};
 use crate::runtime::connector::connector;
 use crate::runtime::failpoint;
@@ -323,10 +324,10 @@ fn attribution(
     settings: &Settings,
     database: &Database,
     log: &Log,
-    topics: &[TopicRef],
+    all: &[TopicRef],
     clock: &SharedClock,
 ) -> anyhow::Result<Group> {
-    let topics = catalogue::group_topics(topics, &ATTRIBUTION)?;
+    let topics = catalogue::group_topics(all, &ATTRIBUTION)?;
     let runtime = &settings.runtime;
     let config = HostConfig {
         topics: topics.clone(),
@@ -337,6 +338,10 @@ fn attribution(
         clock: clock.clone(),
         owner: owner(),
         tick: Duration::from_millis(runtime.tick_ms),
+        emits: match log.backend() {
+            Backend::Postgres => Emits::Direct(all.into()),
+            Backend::Kafka => Emits::Relayed,
+        },
     };
     let own = settings.attribution.clone();
     let host = GroupHost::new(config, runtime.arbiters, move || {
@@ -372,7 +377,7 @@ fn delivery(
     Ok(Delivery::start(&config, channels))
 }
 
-/// Sends on what the group's partitions of this process emit.
+/// Sends on what the group's partitions of this process emit; on the Postgres log, what waits from before it was the log.
 fn relay(
     group: &Group,
     database: &Database,

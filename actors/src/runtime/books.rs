@@ -4,8 +4,14 @@ use super::session::{Failure, Session};
 use super::vertical::{DeadLetter, Effects, Emit, Tally};
 use crate::postgres::copy::Rows;
 use crate::postgres::types::Tz;
+use bytes::Bytes;
+use millrace_schemas::emit;
 use millrace_schemas::ids::RecordId;
+use millrace_topics::contract::{Outgoing, TopicRef};
+use millrace_topics::pglog::append::AppendError;
+use millrace_topics::relay::{self, EmitError};
 use std::collections::HashMap;
+use std::sync::Arc;
 use uuid::Uuid;
 
 /// Adds the tally to the outcome counts.
@@ -113,18 +119,80 @@ pub async fn mark_replayed(session: &Session, ids: &[RecordId]) -> Result<(), Fa
     Ok(())
 }
 
-/// Writes records for other topics, numbered after the source's last.
+/// How records for other topics leave.
+#[derive(Debug, Clone, Default)]
+pub enum Emits {
+    /// As rows of `emits`: the relay that runs where the partition is owned sends them on after the commit.
+    #[default]
+    Relayed,
+    /// Appended to the Postgres log by the batch's own transaction, into these topics (the live ones of the catalogue).
+    Direct(Arc<[TopicRef]>),
+}
+
+/// Writes records for other topics, numbered after the source's last: the last statement before the commit, since an append
+/// holds the heads of the log, for which all others wait.
 ///
 /// # Errors
-/// The store's.
+/// [`Failure::Data`] for a payload that cannot carry its source: it would block all behind it for good. The store's.
 pub async fn emit(
     session: &Session,
     group: &str,
     partition: i32,
     emits: &[Emit],
+    how: &Emits,
 ) -> Result<(), Failure> {
     if emits.is_empty() {
         return Ok(());
+    }
+    match how {
+        Emits::Direct(topics) if !rows_wait(session, group, partition).await? => {
+            let records: Vec<Outgoing> = emits
+                .iter()
+                .map(|emit| Outgoing {
+                    topic_no: emit.topic_no,
+                    key: Bytes::copy_from_slice(&emit.key),
+                    payload: Bytes::copy_from_slice(&emit.payload),
+                })
+                .collect();
+            relay::emit_directly(session.client(), topics, group, partition, &records)
+                .await
+                .map(|_| ())
+                .map_err(refused)
+        }
+        Emits::Direct(_) | Emits::Relayed => put_rows(session, group, partition, emits).await,
+    }
+}
+
+/// Whether emits of this source wait for the relay still, as after a change of the log or of the build. What is emitted now
+/// has greater numbers and stays behind them: a receiver takes a lower number for one that it has seen.
+async fn rows_wait(session: &Session, group: &str, partition: i32) -> Result<bool, Failure> {
+    let rows = session
+        .query(
+            "SELECT 1 FROM emits WHERE group_name = $1 AND source_partition = $2 LIMIT 1",
+            &[&group, &partition],
+        )
+        .await?;
+    Ok(!rows.is_empty())
+}
+
+fn refused(error: EmitError) -> Failure {
+    match error {
+        EmitError::Store(e) | EmitError::Append(AppendError::Store(e)) => e.into(),
+        EmitError::Payload(e) => Failure::Data(e.to_string()),
+        // The catalogue lacks it: all records of its kind would end the same way.
+        error @ (EmitError::Append(AppendError::UnknownTopic(_))
+        | EmitError::UnknownTopic { .. }) => Failure::Stop(error.to_string()),
+    }
+}
+
+async fn put_rows(
+    session: &Session,
+    group: &str,
+    partition: i32,
+    emits: &[Emit],
+) -> Result<(), Failure> {
+    if !emits.iter().all(|e| emit::can_carry(&e.payload)) {
+        return Err(Failure::Data(emit::NotAnObject.to_string()));
     }
     let n = i64::try_from(emits.len()).unwrap_or(i64::MAX);
     let rows = session
@@ -154,17 +222,11 @@ pub async fn emit(
     Ok(())
 }
 
-/// Everything of [`Effects`] at once.
+/// Dead letters and outcomes.
 ///
 /// # Errors
 /// The store's.
-pub async fn write(
-    session: &Session,
-    group: &str,
-    partition: i32,
-    effects: &Effects,
-) -> Result<(), Failure> {
+pub async fn write(session: &Session, group: &str, effects: &Effects) -> Result<(), Failure> {
     bury(session, group, &effects.dead).await?;
-    emit(session, group, partition, &effects.emits).await?;
     count(session, group, &effects.tally).await
 }

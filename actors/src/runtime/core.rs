@@ -4,6 +4,7 @@
 mod attempt;
 mod recovery;
 
+use super::books::Emits;
 use super::clock::SharedClock;
 use super::failpoint;
 use super::ownership::{self, Claim, Progress};
@@ -53,6 +54,7 @@ pub struct Core<V: Vertical> {
     days: HashSet<i64>,
     /// The wall clock's day whose partitions were last seen to.
     wall_day: Option<i64>,
+    emits: Emits,
     stop: Arc<AtomicBool>,
 }
 
@@ -109,8 +111,16 @@ impl<V: Vertical> Core<V> {
             poison: PoisonGauge::default(),
             days: HashSet::new(),
             wall_day: None,
+            emits: Emits::default(),
             stop,
         })
+    }
+
+    /// How what it emits leaves; without this word, by the relay.
+    #[must_use]
+    pub fn emitting(mut self, emits: Emits) -> Core<V> {
+        self.emits = emits;
+        self
     }
 
     /// The stored positions as this actor knows them.

@@ -2,6 +2,7 @@
 //! is under way, and lets go.
 
 use super::actor::{Deliver, End, PartitionActor, Slot, Standing};
+use super::books::Emits;
 use super::clock::SharedClock;
 use super::core::Core;
 use super::ownership;
@@ -37,6 +38,8 @@ pub struct HostConfig {
     pub owner: String,
     /// How often an idle actor looks at what is due.
     pub tick: Duration,
+    /// How records for other topics leave.
+    pub emits: Emits,
 }
 
 struct Running<V: Vertical> {
@@ -285,6 +288,7 @@ impl<V: Vertical> PartitionHost for GroupHost<V> {
                         Arc::clone(&stop),
                     )
                     .await;
+                    let launched = launched.map(|core| core.emitting(config.emits));
                     // Kept among those launching until it stands among the late or the running: asked in between, a second
                     // claim would fence this one.
                     let _launched =

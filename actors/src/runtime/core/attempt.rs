@@ -85,9 +85,17 @@ impl<V: Vertical> Core<V> {
         }
         self.vertical.write(session, &draft, items, now).await?;
         books::mark_replayed(session, &replays).await?;
-        books::write(session, V::GROUP.name, self.start.partition, &effects).await?;
+        books::write(session, V::GROUP.name, &effects).await?;
         let moves = self.moves(work, &range, items);
         ownership::advance(session, &self.claim, &moves, effects.mark).await?;
+        books::emit(
+            session,
+            V::GROUP.name,
+            self.start.partition,
+            &effects.emits,
+            &self.emits,
+        )
+        .await?;
         if failpoint::hit("batch.before_commit") {
             return Err(Failure::RolledBack("failpoint".to_owned()));
         }
