@@ -1,6 +1,7 @@
 //! Consuming workload W from preloaded Kafka topics: the product against the bare loop, each a process of its own, in turns.
 
 use crate::contender::{Contender, Tuning};
+use crate::cpu::Clocks;
 use crate::report::{median, publish, verdict};
 use crate::stack::{self, Stack};
 use crate::workload::{Totals, Workload};
@@ -156,7 +157,7 @@ async fn one(
     let database = stack.fresh_database(tuning.partitions).await?;
     let client = database.client().await;
     client.batch_execute("CHECKPOINT").await?;
-    let clocks = Clocks::read(stack);
+    let clocks = Clocks::read([stack.kafka_pid(), stack.postgres_pid()]);
     let mut process = contender.start(stack.brokers(), database.url(), tuning)?;
     let pid = process.pid();
     let (first, last, seconds) = watch(&client, contender.group(), totals.records, |_| {
@@ -165,18 +166,19 @@ async fn one(
     .await?;
     let consumer = cpu::tree(pid);
     let peak = cpu::resident_peak(pid);
-    let spent = clocks.since(stack);
+    let spent = clocks.since();
+    let [kafka, postgres] = spent.trees;
     process.stop().await?;
     verify(&client, contender, totals).await?;
     let records = totals.records as f64;
     let per_record = |d: Duration| d.as_secs_f64() * 1e6 / records;
-    let known = consumer + spent.kafka + spent.postgres;
+    let known = consumer + kafka + postgres;
     Ok(Round {
         rate: (last - first) as f64 / seconds,
         consumer: per_record(consumer),
-        kafka: per_record(spent.kafka),
-        postgres: per_record(spent.postgres),
-        others: (spent.machine.saturating_sub(known)).as_secs_f64() / spent.wall.as_secs_f64(),
+        kafka: per_record(kafka),
+        postgres: per_record(postgres),
+        others: spent.others(known),
         peak_mib: peak as f64 / f64::from(1 << 20),
     })
 }
@@ -275,41 +277,6 @@ async fn verify(client: &Client, contender: Contender, totals: &Totals) -> anyho
         contender.name()
     );
     Ok(())
-}
-
-struct Clocks {
-    kafka: Duration,
-    postgres: Duration,
-    machine: Duration,
-    at: Instant,
-}
-
-struct Spent {
-    kafka: Duration,
-    postgres: Duration,
-    machine: Duration,
-    wall: Duration,
-}
-
-impl Clocks {
-    fn read(stack: &Stack) -> Clocks {
-        Clocks {
-            kafka: cpu::tree(stack.kafka_pid()),
-            postgres: cpu::tree(stack.postgres_pid()),
-            machine: cpu::machine_busy(),
-            at: Instant::now(),
-        }
-    }
-
-    fn since(&self, stack: &Stack) -> Spent {
-        let now = Clocks::read(stack);
-        Spent {
-            kafka: now.kafka.saturating_sub(self.kafka),
-            postgres: now.postgres.saturating_sub(self.postgres),
-            machine: now.machine.saturating_sub(self.machine),
-            wall: self.at.elapsed(),
-        }
-    }
 }
 
 fn show(what: &str, r: &Round) {

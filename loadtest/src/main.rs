@@ -101,6 +101,7 @@ fn all(short: bool) -> anyhow::Result<()> {
             (false, _) => &[],
             (true, ["decide"]) => &["--dry", "--records", "50000", "--rounds", "1"],
             (true, ["consume"]) => &["--dry", "--records", "100000", "--rounds", "1"],
+            (true, ["log"]) => &["--dry", "--records", "50000", "--rounds", "1"],
             (true, ["ingest"]) => &["--dry", "--requests", "5000", "--rounds", "1"],
             (true, _) => &["--dry", "--records", "50000", "--idle", "2"],
         };
@@ -115,6 +116,7 @@ fn all(short: bool) -> anyhow::Result<()> {
     };
     command(&["decide"])?;
     command(&["consume"])?;
+    command(&["log"])?;
     command(&["ingest"])?;
     command(&["memory"])
 }
