@@ -230,6 +230,8 @@ pub struct Delivery {
     pub poll_ms: u64,
     /// Networks (CIDR) or addresses that may be sent to although they are not public.
     pub allowed_networks: Vec<String>,
+    /// The channel `meta`.
+    pub meta: crate::delivery::meta::settings::Meta,
     /// The channel `webhook`.
     pub webhook: crate::delivery::webhook::settings::Webhook,
     /// The channel `stub`.
@@ -241,6 +243,7 @@ impl Default for Delivery {
         Delivery {
             poll_ms: 100,
             allowed_networks: Vec::new(),
+            meta: Default::default(),
             webhook: Default::default(),
             stub: Default::default(),
         }

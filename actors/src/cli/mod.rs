@@ -15,6 +15,7 @@ mod groups;
 mod key;
 mod lag;
 mod log;
+mod meta;
 mod migrate;
 mod output;
 mod positions;
@@ -74,6 +75,9 @@ enum Command {
     Dlq(dlq::Args),
     /// Everything known of one click, in order.
     Trace(trace::Args),
+    /// What Meta would be told.
+    #[command(subcommand)]
+    Meta(meta::Args),
     /// Is everything as it should be, and what to do if not.
     Doctor(doctor::Args),
     /// Make and list workspaces.
@@ -132,6 +136,7 @@ fn dispatch(command: Command, context: Context) -> anyhow::Result<ExitCode> {
             Command::Groups(args) => groups::run(&context, args).await,
             Command::Dlq(args) => dlq::run(&context, args).await,
             Command::Trace(args) => trace::run(&context, args).await,
+            Command::Meta(args) => meta::run(&context, args),
             Command::Doctor(args) => doctor::run(&context, args).await,
             Command::Workspace(args) => workspace::run(&context, args).await,
             Command::Key(args) => key::run(&context, args).await,
