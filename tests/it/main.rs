@@ -5,6 +5,7 @@ mod attribution;
 mod attribution_model;
 mod cli;
 mod database_tls;
+mod delivery;
 mod demo;
 mod doctor;
 mod doors;

@@ -15,6 +15,7 @@ pub mod deployment;
 pub mod generator;
 pub mod kafka;
 pub mod model;
+pub mod outbox;
 pub mod partition;
 pub mod postgres;
 pub mod process;

@@ -1,0 +1,137 @@
+//! Messages put into the outbox by plain SQL, and what became of them: no product code.
+
+use std::collections::BTreeMap;
+use tokio_postgres::Client;
+use uuid::Uuid;
+
+/// Makes a workspace; its number.
+///
+/// # Errors
+/// The store's.
+pub async fn workspace(store: &Client, slug: &str) -> anyhow::Result<i32> {
+    let row = store
+        .query_one(
+            "INSERT INTO workspaces (slug, name) VALUES ($1, $1) RETURNING workspace_id",
+            &[&slug],
+        )
+        .await?;
+    Ok(row.get(0))
+}
+
+/// Makes a destination, or finds the one that a pixel or webhook brought with it; its number.
+///
+/// # Errors
+/// The store's.
+pub async fn destination(
+    store: &Client,
+    workspace: i32,
+    channel: &str,
+    reference: &str,
+) -> anyhow::Result<i32> {
+    let row = store
+        .query_one(
+            "INSERT INTO destinations (workspace_id, channel, ref) VALUES ($1, $2, $3)
+             ON CONFLICT (channel, ref) DO UPDATE SET ref = excluded.ref RETURNING destination_no",
+            &[&workspace, &channel, &reference],
+        )
+        .await?;
+    Ok(row.get(0))
+}
+
+/// The id of a destination's `n`th message.
+#[must_use]
+pub fn id_of(destination: i32, n: u32) -> Uuid {
+    let high = 0x0190_0000_0000_8000_u128 << 64;
+    Uuid::from_u128(high | 1 << 63 | u128::from(destination.unsigned_abs()) << 32 | u128::from(n))
+}
+
+/// Puts messages `range` into a destination's outbox, due at once; `payload` of each is JSON.
+///
+/// # Errors
+/// The store's.
+pub async fn fill(
+    store: &Client,
+    workspace: i32,
+    channel: &str,
+    destination: i32,
+    range: std::ops::Range<u32>,
+    payload: impl Fn(u32) -> String,
+) -> anyhow::Result<()> {
+    for at in range.clone().step_by(5_000) {
+        let part = at..range.end.min(at + 5_000);
+        let ids: Vec<Uuid> = part.clone().map(|n| id_of(destination, n)).collect();
+        let payloads: Vec<String> = part.map(&payload).collect();
+        store
+            .execute(
+                "WITH m AS (
+                     INSERT INTO outbox (outbox_id, created_at, workspace_id, channel, destination_no, payload, cause)
+                     SELECT id, now(), $1, $2, $3, payload::json, id FROM unnest($4::uuid[], $5::text[]) AS m(id, payload)
+                     RETURNING outbox_id, created_at)
+                 INSERT INTO outbox_due (outbox_id, created_at, destination_no, due_at)
+                 SELECT outbox_id, created_at, $3, created_at FROM m",
+                &[&workspace, &channel, &destination, &ids, &payloads],
+            )
+            .await?;
+    }
+    Ok(())
+}
+
+/// How many messages of a destination stand in each status; what is due counts as `due`.
+///
+/// # Errors
+/// The store's.
+pub async fn statuses(store: &Client, destination: i32) -> anyhow::Result<BTreeMap<String, i64>> {
+    let rows = store
+        .query(
+            "SELECT CASE WHEN status = 'scheduled' THEN 'due' ELSE status END, count(*) FROM outbox
+             WHERE destination_no = $1 GROUP BY 1",
+            &[&destination],
+        )
+        .await?;
+    Ok(rows.iter().map(|r| (r.get(0), r.get(1))).collect())
+}
+
+/// Messages of a destination in a status.
+///
+/// # Errors
+/// The store's.
+pub async fn in_status(
+    store: &Client,
+    destination: i32,
+    status: &str,
+) -> anyhow::Result<Vec<Uuid>> {
+    let rows = store
+        .query(
+            "SELECT outbox_id FROM outbox WHERE destination_no = $1 AND status = $2",
+            &[&destination, &status],
+        )
+        .await?;
+    Ok(rows.iter().map(|r| r.get(0)).collect())
+}
+
+/// How many messages are still due, anywhere.
+///
+/// # Errors
+/// The store's.
+pub async fn due(store: &Client) -> anyhow::Result<i64> {
+    let row = store
+        .query_one("SELECT count(*) FROM outbox_due", &[])
+        .await?;
+    Ok(row.get(0))
+}
+
+/// Lets all leases run out, and everything that waits for its next attempt be due: the database's clock cannot be moved, so the
+/// moments are.
+///
+/// # Errors
+/// The store's.
+pub async fn let_time_pass(store: &Client) -> anyhow::Result<()> {
+    store
+        .batch_execute(
+            "UPDATE outbox_due SET lease_until = now() - interval '1 second' WHERE lease_token IS NOT NULL;
+             UPDATE outbox_leases SET lease_until = now() - interval '1 second';
+             UPDATE outbox_due SET due_at = now() WHERE lease_token IS NULL AND due_at > now();",
+        )
+        .await?;
+    Ok(())
+}
