@@ -4,9 +4,14 @@ use crate::faults_kill::OF_BATCHES;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// Failpoints off the path of a batch: `faults_door.rs` kills at the doors', and no stream emits yet, so that the relay's is
-/// passed in `relay.rs` alone, by its hook.
-const ELSEWHERE: [&str; 3] = ["door.before_produce", "door.produced", "relay.sent"];
+/// Failpoints off the path of a batch's transaction: `faults_door.rs` kills at the doors', `faults_consumer.rs` panics in the
+/// consumer's thread, and no stream emits yet, so that the relay's is passed in `relay.rs` alone, by its hook.
+const ELSEWHERE: [&str; 4] = [
+    "consumer.batch",
+    "door.before_produce",
+    "door.produced",
+    "relay.sent",
+];
 
 fn sources(under: &str) -> Vec<PathBuf> {
     fn walk(folder: &Path, found: &mut Vec<PathBuf>) {

@@ -10,6 +10,7 @@ mod demo;
 mod doctor;
 mod doors;
 mod faults;
+mod faults_consumer;
 mod faults_door;
 mod faults_group;
 mod faults_kill;

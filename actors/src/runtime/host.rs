@@ -5,6 +5,7 @@ use super::actor::{Deliver, End, PartitionActor, Slot, Standing};
 use super::books::Emits;
 use super::clock::SharedClock;
 use super::core::Core;
+use super::failpoint;
 use super::ownership;
 use super::session::{Connect, Session};
 use super::vertical::Vertical;
@@ -344,6 +345,7 @@ impl<V: Vertical> PartitionHost for GroupHost<V> {
     }
 
     fn batch(&self, batch: Batch) -> Result<(), Batch> {
+        let _ = failpoint::hit("consumer.batch");
         if self.shared.paused.load(Ordering::SeqCst) && !batch.records().is_empty() {
             return Err(batch);
         }
