@@ -120,17 +120,28 @@ pub async fn due(store: &Client) -> anyhow::Result<i64> {
     Ok(row.get(0))
 }
 
-/// Lets all leases run out, and everything that waits for its next attempt be due: the database's clock cannot be moved, so the
-/// moments are.
+/// Lets all leases run out, once nobody lives who holds them: the database's clock cannot be moved, so the moments are.
 ///
 /// # Errors
 /// The store's.
-pub async fn let_time_pass(store: &Client) -> anyhow::Result<()> {
+pub async fn expire_leases(store: &Client) -> anyhow::Result<()> {
     store
         .batch_execute(
             "UPDATE outbox_due SET lease_until = now() - interval '1 second' WHERE lease_token IS NOT NULL;
-             UPDATE outbox_leases SET lease_until = now() - interval '1 second';
-             UPDATE outbox_due SET due_at = now() WHERE lease_token IS NULL AND due_at > now();",
+             UPDATE outbox_leases SET lease_until = now() - interval '1 second';",
+        )
+        .await?;
+    hasten(store).await
+}
+
+/// What waits for its next attempt is due now.
+///
+/// # Errors
+/// The store's.
+pub async fn hasten(store: &Client) -> anyhow::Result<()> {
+    store
+        .batch_execute(
+            "UPDATE outbox_due SET due_at = now() WHERE lease_token IS NULL AND due_at > now()",
         )
         .await?;
     Ok(())

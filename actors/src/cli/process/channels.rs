@@ -3,7 +3,9 @@
 use crate::delivery::address_guard::AddressGuard;
 use crate::delivery::channel::Channel;
 use crate::delivery::dispatcher::MakeChannel;
+use crate::delivery::meta::channel::MetaChannel;
 use crate::delivery::stub::channel::StubChannel;
+use crate::delivery::webhook::channel::WebhookChannel;
 use crate::runtime::clock::SharedClock;
 use crate::sealing::Seals;
 use crate::settings;
@@ -17,10 +19,19 @@ use std::sync::Arc;
 pub(super) fn all(
     settings: &settings::Delivery,
     clock: &SharedClock,
-    _seals: &Arc<Seals>,
+    seals: &Arc<Seals>,
 ) -> anyhow::Result<Vec<MakeChannel>> {
     let guard = AddressGuard::new(&settings.allowed_networks)?;
     let mut channels: Vec<MakeChannel> = Vec::new();
+    let (own, keys, time) = (settings.meta.clone(), seals.clone(), clock.clone());
+    channels.push(mounted(move || {
+        MetaChannel::new(&own, keys.clone(), time.clone())
+    })?);
+    let (own, keys, time) = (settings.webhook.clone(), seals.clone(), clock.clone());
+    let guarded = guard.clone();
+    channels.push(mounted(move || {
+        WebhookChannel::new(&own, guarded.clone(), keys.clone(), time.clone())
+    })?);
     if settings.stub.enabled {
         let (own, guard, clock) = (settings.stub.clone(), guard.clone(), clock.clone());
         channels.push(mounted(move || {
