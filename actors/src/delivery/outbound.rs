@@ -74,7 +74,7 @@ pub fn client(
 }
 
 /// TLS with the system's authorities. A machine without any can still send in the clear.
-fn tls() -> Result<rustls::ClientConfig, rustls::Error> {
+pub(super) fn tls() -> Result<rustls::ClientConfig, rustls::Error> {
     let found = rustls_native_certs::load_native_certs();
     let mut roots = rustls::RootCertStore::empty();
     let (known, _) = roots.add_parsable_certificates(found.certs);

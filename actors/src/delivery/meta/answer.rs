@@ -4,6 +4,7 @@
 //! `error` the status counts: 2xx with a receipt is a receipt, 429, 408 and 5xx come again, 413 was too much at once, everything
 //! else is final. What may have arrived without a receipt is unsure.
 
+use crate::delivery::redaction::redact;
 use serde_json::Value;
 use std::borrow::Cow;
 use std::time::Duration;
@@ -43,6 +44,16 @@ pub const TOKEN_INVALID: &str = "meta_token_invalid";
 pub const PERMISSION: &str = "meta_permission";
 /// The dataset does not exist, or the token may not see it.
 pub const OBJECT_MISSING: &str = "meta_object_missing";
+
+/// The proof under the app secret is wrong, or the app asks for one.
+pub const APP_SECRET_INVALID: &str = "meta_app_secret_invalid";
+
+fn about_proof(error: &Value) -> bool {
+    error
+        .get("message")
+        .and_then(Value::as_str)
+        .is_some_and(|m| m.contains("appsecret_proof"))
+}
 
 /// Judges an answer; `after` is its `Retry-After`.
 #[must_use]
@@ -111,6 +122,8 @@ fn by_code(status: u16, error: &Value, after: Option<Duration>) -> Meaning {
         (190, _) => Meaning::Pause(TOKEN_INVALID),
         (10 | 200, _) => Meaning::Pause(PERMISSION),
         (100, Some(33)) => Meaning::Pause(OBJECT_MISSING),
+        // Said with the code of a bad parameter, and no fault of any event.
+        (100, _) if about_proof(error) => Meaning::Pause(APP_SECRET_INVALID),
         (1 | 2 | 4 | 17 | 32 | 341 | 368 | 613 | 80_000..=80_014, _) => Meaning::Again {
             code: name(),
             after,
@@ -166,21 +179,26 @@ fn in_words(text: &str) -> Option<usize> {
     after("event_index").or_else(|| after("data["))
 }
 
-/// What an answer says, for people: the error's own words, or the body's beginning, with everything secret or personal taken out.
+/// What an answer says, for people: codes and the error's own words, or the body's beginning, with the secrets and everything
+/// that looks like one or like a contact taken out.
 #[must_use]
 pub fn excerpt(body: &[u8], secrets: &[&str]) -> String {
-    let text = String::from_utf8_lossy(body);
-    let said = serde_json::from_slice::<Value>(body)
-        .ok()
-        .and_then(|v| error_of(&v).map(words))
-        .unwrap_or_else(|| text.chars().take(2_000).collect());
-    redact(&said, secrets).chars().take(500).collect()
+    let value: Option<Value> = serde_json::from_slice(body).ok();
+    let said = match value.as_ref().and_then(error_of) {
+        Some(error) if error.is_object() => words(error, secrets),
+        Some(error) => clean(&error.to_string(), secrets),
+        None => {
+            let text = String::from_utf8_lossy(body);
+            clean(&text.chars().take(2_000).collect::<String>(), secrets)
+        }
+    };
+    said.chars().take(500).collect()
 }
 
-fn words(error: &Value) -> String {
-    const SAID: [&str; 8] = [
-        "code",
-        "error_subcode",
+fn words(error: &Value, secrets: &[&str]) -> String {
+    // The order is of what helps most: a long text may be cut.
+    const NUMBERS: [&str; 2] = ["code", "error_subcode"];
+    const TEXTS: [&str; 6] = [
         "type",
         "message",
         "error_user_title",
@@ -188,70 +206,38 @@ fn words(error: &Value) -> String {
         "error_data",
         "fbtrace_id",
     ];
-    if !error.is_object() {
-        return error.to_string();
-    }
-    let mut said = String::new();
-    for key in SAID {
-        let Some(value) = error.get(key).filter(|v| !v.is_null()) else {
-            continue;
+    let numbers = NUMBERS.iter().filter_map(|key| {
+        let n = number(error.get(*key))?;
+        Some(format!("{key}={n}"))
+    });
+    let texts = TEXTS.iter().filter_map(|key| {
+        let said = match error.get(*key)? {
+            Value::Null => return None,
+            Value::String(text) => clean(text, secrets),
+            other => clean(&other.to_string(), secrets),
         };
-        if !said.is_empty() {
-            said.push_str("; ");
-        }
-        said.push_str(key);
-        said.push('=');
-        match value {
-            Value::String(text) => said.push_str(text),
-            other => said.push_str(&other.to_string()),
-        }
-    }
-    said
+        Some(format!("{key}={said}"))
+    });
+    numbers.chain(texts).collect::<Vec<_>>().join("; ")
 }
 
-/// Takes out the secrets, however they are escaped, and what looks like a digest, an address or a mailbox.
-fn redact(text: &str, secrets: &[&str]) -> String {
+/// Without the secrets, however they are escaped, and without what looks like one or like a contact.
+fn clean(text: &str, secrets: &[&str]) -> String {
     let mut clean = text.to_owned();
     for secret in secrets.iter().filter(|s| !s.is_empty()) {
         let escaped = serde_json::to_string(secret).unwrap_or_default();
+        let inner = escaped
+            .strip_prefix('"')
+            .and_then(|e| e.strip_suffix('"'))
+            .unwrap_or(secret);
         let encoded =
             percent_encoding::utf8_percent_encode(secret, percent_encoding::NON_ALPHANUMERIC)
                 .to_string();
-        for form in [secret, escaped.trim_matches('"'), &encoded] {
+        for form in [secret, inner, &encoded] {
             clean = clean.replace(form, "[redacted]");
         }
     }
-    let part =
-        |c: char| c.is_alphanumeric() || matches!(c, '.' | '@' | ':' | '-' | '_' | '+' | '%');
-    let mut out = String::with_capacity(clean.len());
-    let mut rest = clean.as_str();
-    while let Some(begin) = rest.find(part) {
-        let (before, word) = rest.split_at(begin);
-        let end = word.find(|c| !part(c)).unwrap_or(word.len());
-        let (word, after) = word.split_at(end);
-        out.push_str(before);
-        out.push_str(if is_personal(word) {
-            "[redacted]"
-        } else {
-            word
-        });
-        rest = after;
-    }
-    out.push_str(rest);
-    out
-}
-
-fn is_personal(word: &str) -> bool {
-    let bare = word.trim_matches(['.', ':', '-']);
-    let mailbox = bare
-        .split_once('@')
-        .is_some_and(|(a, b)| !a.is_empty() && !b.is_empty());
-    let digest = bare.len() >= 32 && bare.bytes().all(|b| b.is_ascii_hexdigit());
-    let address = bare.parse::<std::net::IpAddr>().is_ok() && bare.len() > 6
-        || bare.parse::<std::net::SocketAddr>().is_ok();
-    // Long runs of letters and digits are ids of somebody: tokens (of which an answer may hold a part), click ids.
-    let opaque = bare.len() >= 40 && !bare.contains('@');
-    mailbox || digest || address || opaque
+    redact(&clean)
 }
 
 #[cfg(test)]

@@ -41,16 +41,15 @@ pub const PARTS_LEFT: &str = "refused_with_others";
 /// The frozen payload cannot be read.
 pub const PAYLOAD_UNREADABLE: &str = "payload_unreadable";
 
-/// What the channel is made of; made once, at start, so that what is wrong in the settings is told there.
-#[derive(Clone)]
-pub struct MetaSetup {
+/// The channel `meta`.
+pub struct MetaChannel {
     settings: Meta,
     seals: Arc<Seals>,
     client: Client,
 }
 
-impl MetaSetup {
-    /// Checks the settings.
+impl MetaChannel {
+    /// As the settings say.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -58,23 +57,14 @@ impl MetaSetup {
         settings: &Meta,
         seals: Arc<Seals>,
         clock: SharedClock,
-    ) -> Result<MetaSetup, ClientError> {
-        Ok(MetaSetup {
+    ) -> Result<MetaChannel, ClientError> {
+        Ok(MetaChannel {
             client: Client::new(settings, clock)?,
             settings: settings.clone(),
             seals,
         })
     }
-
-    /// The channel, on the thread where it will live.
-    #[must_use]
-    pub fn channel(&self) -> Rc<dyn Channel> {
-        Rc::new(MetaChannel(self.clone()))
-    }
 }
-
-/// The channel `meta`.
-pub struct MetaChannel(MetaSetup);
 
 impl Channel for MetaChannel {
     fn name(&self) -> &'static str {
@@ -84,16 +74,16 @@ impl Channel for MetaChannel {
     fn traits(&self) -> Traits {
         Traits {
             idempotent: true,
-            batch: self.0.settings.batch.clamp(1, 1_000),
-            concurrency: self.0.settings.concurrency.max(1),
+            batch: self.settings.batch.clamp(1, 1_000),
+            concurrency: self.settings.concurrency.max(1),
             max_attempts: MAX_ATTEMPTS,
-            timeout: self.0.settings.timeout() * TIMEOUTS,
+            timeout: self.settings.timeout() * TIMEOUTS,
         }
     }
 
     fn backoff(&self, attempt: u16) -> Duration {
         let of = |ms: u64| Duration::from_millis(ms.max(1));
-        let settings = &self.0.settings;
+        let settings = &self.settings;
         schedule::exponential(
             of(settings.retry_first_ms),
             attempt,
@@ -107,10 +97,10 @@ impl Channel for MetaChannel {
         destination: &'a Destination,
     ) -> LocalBoxFuture<'a, Result<Rc<dyn Target>, Unready>> {
         Box::pin(async move {
-            let pixel = settings::current(session, &self.0.seals, destination).await?;
+            let pixel = settings::current(session, &self.seals, destination).await?;
             let target: Rc<dyn Target> = Rc::new(Dataset {
                 pixel,
-                client: self.0.client.clone(),
+                client: self.client.clone(),
                 reference: destination.reference.clone(),
             });
             Ok(target)

@@ -5,7 +5,7 @@
 
 use super::answer::{self, Meaning};
 use super::settings::{Meta, Pixel};
-use crate::delivery::schedule;
+use crate::delivery::{outbound, schedule};
 use crate::runtime::clock::SharedClock;
 use hmac::{Hmac, KeyInit, Mac};
 use serde_json::value::RawValue;
@@ -73,12 +73,13 @@ impl Client {
             return Err(ClientError::BadVersion(settings.version.clone()));
         }
         let http = reqwest::Client::builder()
-            .tls_backend_preconfigured(tls()?)
+            .tls_backend_preconfigured(outbound::tls()?)
             .redirect(reqwest::redirect::Policy::none())
             .retry(reqwest::retry::never())
             .referer(false)
             .no_proxy()
-            .user_agent(concat!("millrace/", env!("CARGO_PKG_VERSION")))
+            .user_agent(outbound::USER_AGENT)
+            .tcp_nodelay(true)
             .connect_timeout(Duration::from_millis(settings.connect_timeout_ms.max(1)))
             .pool_max_idle_per_host(settings.concurrency.max(1) * 2)
             .pool_idle_timeout(Duration::from_secs(50))
@@ -143,19 +144,6 @@ impl Client {
             .filter(|e| !e.is_empty());
         Reply { meaning, excerpt }
     }
-}
-
-/// TLS by ring with the system's authorities; a system without any lets plain HTTP alone work.
-fn tls() -> Result<rustls::ClientConfig, rustls::Error> {
-    let mut roots = rustls::RootCertStore::empty();
-    let found = rustls_native_certs::load_native_certs();
-    roots.add_parsable_certificates(found.certs);
-    let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
-    let config = rustls::ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    Ok(config)
 }
 
 /// No answer, or half of one. What never left cannot have arrived; everything else may have.

@@ -10,5 +10,3 @@ pub mod client;
 pub mod event;
 pub mod normalize;
 pub mod settings;
-
-pub use channel::MetaSetup;
