@@ -152,14 +152,13 @@ impl Columns {
 const FINAL: &str = "
 WITH gone AS (
     DELETE FROM outbox_due d
-    USING unnest($1::int4[], $2::timestamptz[], $3::uuid[], $4::uuid[]) AS e(destination_no, due_at, id, token)
+    USING unnest($1::int4[], $2::timestamptz[], $3::uuid[], $4::uuid[], $5::timestamptz[], $6::text[], $7::text[], $8::int2[])
+          AS e(destination_no, due_at, id, token, created_at, status, reason, attempts)
     WHERE d.destination_no = e.destination_no AND d.due_at = e.due_at AND d.outbox_id = e.id AND d.lease_token = e.token
-    RETURNING d.outbox_id
+    RETURNING e.id, e.created_at, e.status, e.reason, e.attempts
 )
-UPDATE outbox o SET status = e.status, status_reason = e.reason, attempts = e.attempts, ended_at = $9
-FROM unnest($3::uuid[], $5::timestamptz[], $6::text[], $7::text[], $8::int2[]) AS e(id, created_at, status, reason, attempts)
-JOIN gone ON gone.outbox_id = e.id
-WHERE o.outbox_id = e.id AND o.created_at = e.created_at";
+UPDATE outbox o SET status = gone.status, status_reason = gone.reason, attempts = gone.attempts, ended_at = $9
+FROM gone WHERE o.outbox_id = gone.id AND o.created_at = gone.created_at";
 
 const AGAIN: &str = "
 UPDATE outbox_due d SET due_at = e.again, lease_until = NULL, lease_token = NULL,
