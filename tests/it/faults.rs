@@ -114,6 +114,28 @@ pub fn with_words<T>(deployment: &Deployment, result: anyhow::Result<T>) -> T {
     }
 }
 
+/// Counts faults that struck while there was something left to consume: one that comes after the last record proves nothing.
+#[derive(Default)]
+pub struct Struck(usize);
+
+impl Struck {
+    /// Looks right after a fault.
+    pub async fn look(&mut self, deployment: &Deployment, produced: &Produced) {
+        let done = deployment.progress().await >= produced.ends().values().sum();
+        self.0 += usize::from(!done);
+    }
+
+    /// Fails if fewer than `least` did.
+    pub fn ensure(&self, least: usize) -> anyhow::Result<()> {
+        anyhow::ensure!(
+            self.0 >= least,
+            "only {} faults struck in the middle",
+            self.0
+        );
+        Ok(())
+    }
+}
+
 /// Waits until a process killed itself at a failpoint.
 pub async fn killed_itself(process: &mut Process) -> anyhow::Result<()> {
     process.wait(millrace_tests::deployment::PATIENCE).await?;

@@ -145,6 +145,8 @@ async fn one_of_two_is_stopped_past_its_session_and_continued() {
             // An open transaction of the stopped one is ended by the server; until then its partition must wait.
             handed_over(&deployment, &before).await?;
             first.resume();
+            // Until it takes part again it has not said its last word of before.
+            shared(&deployment).await?;
             deployment.recounted(&produced).await?.ensure_right()?;
             both_live(&mut first, &mut second)
         };

@@ -1,6 +1,8 @@
 //! `kill -9` at random moments and at every failpoint, over topics that were filled before.
 
-use crate::faults::{kafka, killed_itself, next_moment, plan, preloaded, seed, turn, with_words};
+use crate::faults::{
+    Struck, kafka, killed_itself, next_moment, plan, preloaded, seed, turn, with_words,
+};
 use millrace_tests::generator::Rng;
 
 /// Failpoints that a consuming process passes.
@@ -24,13 +26,16 @@ async fn killed_twenty_times_at_random_moments() {
     // Slices far smaller than what is read: what was dropped from memory is found again in the store.
     deployment.set("attribution.slice_clicks", 200);
     let run = async {
+        let mut struck = Struck::default();
         for life in 0..20 {
             let mut process = deployment.attribution(&format!("life-{life}"))?.spawn()?;
             let at = deployment.progress().await;
             let moment = next_moment(&mut rng, at, produced.places.len(), 21 - life);
             deployment.wait_for_progress(&mut process, moment).await?;
             process.kill()?;
+            struck.look(&deployment, &produced).await;
         }
+        struck.ensure(10)?;
         let mut last = deployment.attribution("last")?.spawn()?;
         let report = deployment.recounted(&produced).await?;
         report.ensure_right()?;

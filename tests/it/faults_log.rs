@@ -1,6 +1,6 @@
 //! Kafka goes away and comes back under a running consumer.
 
-use crate::faults::{kafka, next_moment, plan, preloaded, seed, turn_alone, with_words};
+use crate::faults::{Struck, kafka, next_moment, plan, preloaded, seed, turn_alone, with_words};
 use millrace_tests::generator::Rng;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -14,10 +14,12 @@ async fn kafka_is_killed_and_restarted() {
         .unwrap();
     let run = async {
         let mut process = deployment.attribution("consumer")?.spawn()?;
+        let mut struck = Struck::default();
         for (i, kill) in [true, false].into_iter().enumerate() {
             let at = deployment.progress().await;
             let moment = next_moment(&mut rng, at, produced.places.len(), 3 - i as i64);
             deployment.wait_for_progress(&mut process, moment).await?;
+            struck.look(&deployment, &produced).await;
             tokio::task::spawn_blocking(move || {
                 if kill {
                     kafka.kill(0);
@@ -28,6 +30,7 @@ async fn kafka_is_killed_and_restarted() {
             })
             .await?;
         }
+        struck.ensure(1)?;
         deployment.recounted(&produced).await?.ensure_right()?;
         anyhow::ensure!(process.ended().is_none(), "the consumer gave up");
         Ok(())

@@ -1,6 +1,6 @@
 //! The same faults on the Postgres log, where one process does everything.
 
-use crate::faults::{killed_itself, next_moment, plan, seed, turn, with_words};
+use crate::faults::{Struck, killed_itself, next_moment, plan, seed, turn, with_words};
 use crate::faults_kill::OF_BATCHES;
 use crate::faults_store::through;
 use millrace_tests::deployment::{Deployment, Log};
@@ -23,13 +23,16 @@ async fn killed_at_random_moments_and_at_each_failpoint() {
     let mut rng = Rng::new(seed ^ 8);
     let (deployment, produced) = preloaded(seed, 20_000).await;
     let run = async {
+        let mut struck = Struck::default();
         for life in 0..20 {
             let mut process = deployment.attribution(&format!("life-{life}"))?.spawn()?;
             let at = deployment.progress().await;
             let moment = next_moment(&mut rng, at, produced.places.len() / 2, 21 - life);
             deployment.wait_for_progress(&mut process, moment).await?;
             process.kill()?;
+            struck.look(&deployment, &produced).await;
         }
+        struck.ensure(10)?;
         for point in OF_BATCHES {
             let most = if point == "claim.after" { 4 } else { 10 };
             let action = format!("abort@{}", 1 + rng.below(most));
@@ -54,10 +57,12 @@ async fn its_database_is_restarted_and_eats_replies() {
             proxy.eat_commit_reply(u32::try_from(rng.below(10))?);
         }
         let mut process = launch.spawn()?;
+        let mut struck = Struck::default();
         for (i, kill) in [true, false].into_iter().enumerate() {
             let at = deployment.progress().await;
             let moment = next_moment(&mut rng, at, produced.places.len(), 3 - i as i64);
             deployment.wait_for_progress(&mut process, moment).await?;
+            struck.look(&deployment, &produced).await;
             deployment
                 .with_server(move |server| {
                     if kill {
@@ -69,6 +74,7 @@ async fn its_database_is_restarted_and_eats_replies() {
                 })
                 .await?;
         }
+        struck.ensure(1)?;
         deployment.recounted(&produced).await?.ensure_right()?;
         anyhow::ensure!(proxy.eaten() == 4, "{} replies eaten", proxy.eaten());
         anyhow::ensure!(process.ended().is_none(), "the consumer gave up");

@@ -72,6 +72,7 @@ fn every_safeguard_that_can_be_switched_off_is_proved() {
 /// What tests arm by environment stands in these files alone, and there under the feature.
 #[test]
 fn what_tests_arm_exists_in_the_proving_build_alone() {
+    let mut found = BTreeSet::new();
     for path in sources("actors/src").iter().chain(&sources("topics/src")) {
         let text = std::fs::read_to_string(path).unwrap();
         for variable in [
@@ -84,6 +85,7 @@ fn what_tests_arm_exists_in_the_proving_build_alone() {
                 .filter(|l| !l.trim_start().starts_with("//"))
                 .any(|l| l.contains(variable));
             if code {
+                found.insert(variable);
                 assert!(
                     text.contains("cfg(feature = \"proving\")"),
                     "{} reads {variable}",
@@ -92,6 +94,7 @@ fn what_tests_arm_exists_in_the_proving_build_alone() {
             }
         }
     }
+    assert_eq!(found.len(), 3, "{found:?}");
     let manifest = include_str!("../../actors/Cargo.toml");
     assert!(
         manifest.contains("default = []"),

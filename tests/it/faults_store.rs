@@ -1,6 +1,6 @@
 //! PostgreSQL goes away, comes back, or answers nobody: nothing is lost or booked twice, and no process needs help.
 
-use crate::faults::{kafka, next_moment, plan, preloaded, seed, turn, with_words};
+use crate::faults::{Struck, kafka, next_moment, plan, preloaded, seed, turn, with_words};
 use millrace_tests::deployment::{Deployment, PATIENCE};
 use millrace_tests::generator::Rng;
 use millrace_tests::kafka::Kafka;
@@ -27,10 +27,12 @@ async fn postgresql_is_killed_and_restarted() {
     ];
     let run = async {
         let mut process = deployment.attribution("consumer")?.spawn()?;
+        let mut struck = Struck::default();
         for (i, act) in acts.into_iter().enumerate() {
             let at = deployment.progress().await;
             let moment = next_moment(&mut rng, at, produced.places.len(), 5 - i as i64);
             deployment.wait_for_progress(&mut process, moment).await?;
+            struck.look(&deployment, &produced).await;
             deployment
                 .with_server(move |server| {
                     act(server);
@@ -38,6 +40,7 @@ async fn postgresql_is_killed_and_restarted() {
                 })
                 .await?;
         }
+        struck.ensure(2)?;
         deployment.recounted(&produced).await?.ensure_right()?;
         anyhow::ensure!(process.ended().is_none(), "the consumer gave up");
         Ok(())
@@ -104,10 +107,12 @@ async fn the_connection_is_cut_refused_and_stalled() {
     let run = async {
         let (proxy, launch) = through(&deployment, "consumer")?;
         let mut process = launch.spawn()?;
+        let mut struck = Struck::default();
         for i in 0..4 {
             let at = deployment.progress().await;
             let moment = next_moment(&mut rng, at, produced.places.len(), 5 - i);
             deployment.wait_for_progress(&mut process, moment).await?;
+            struck.look(&deployment, &produced).await;
             match i {
                 0 => proxy.cut(),
                 1 => {
@@ -133,6 +138,7 @@ async fn the_connection_is_cut_refused_and_stalled() {
                 }
             }
         }
+        struck.ensure(2)?;
         deployment.recounted(&produced).await?.ensure_right()?;
         anyhow::ensure!(process.ended().is_none(), "the consumer gave up");
         Ok(())
@@ -161,6 +167,7 @@ async fn a_backlog_of_days_is_booked_to_its_days() {
         let sql = "SELECT count(DISTINCT (accepted_at AT TIME ZONE 'UTC')::date) FROM visits";
         let days: i64 = deployment.store().await.query_one(sql, &[]).await?.get(0);
         anyhow::ensure!(days == 2, "{days} days");
+        anyhow::ensure!(proxy.eaten() == 1, "no reply was eaten");
         Ok(())
     };
     with_words(&deployment, run.await);

@@ -377,7 +377,7 @@ fn delivery(
     Ok(Delivery::start(&config, channels))
 }
 
-/// Sends on what the group's partitions of this process emit; on the Postgres log, what waits from before it was the log.
+/// Sends on what the group's partitions of this process emit; on the Postgres log, what an older build has left.
 fn relay(
     group: &Group,
     database: &Database,

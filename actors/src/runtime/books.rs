@@ -163,7 +163,7 @@ pub async fn emit(
     }
 }
 
-/// Whether emits of this source wait for the relay still, as after a change of the log or of the build. What is emitted now
+/// Whether emits of this source wait for the relay still, as after a build that relayed on this log, too. What is emitted now
 /// has greater numbers and stays behind them: a receiver takes a lower number for one that it has seen.
 async fn rows_wait(session: &Session, group: &str, partition: i32) -> Result<bool, Failure> {
     let rows = session

@@ -299,13 +299,9 @@ async fn identities_need_their_scope() {
         Value::Null
     );
     for path in ["/v1/parked", "/v1/rejects", "/v1/dead-letters"] {
-        assert!(
-            high.all(path)
-                .await
-                .iter()
-                .all(|i| i["payload"].is_string()),
-            "{path}"
-        );
+        let seen = high.all(path).await;
+        assert!(!seen.is_empty(), "{path}: nothing to hide");
+        assert!(seen.iter().all(|i| i["payload"].is_string()), "{path}");
         assert!(
             low.all(path).await.iter().all(|i| i["payload"].is_null()),
             "{path}"
