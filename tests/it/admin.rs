@@ -5,6 +5,7 @@ mod delivery;
 mod facts;
 mod life;
 mod lists;
+mod outbox;
 mod plumbing;
 mod writes;
 

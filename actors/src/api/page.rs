@@ -229,24 +229,49 @@ pub async fn list(
             .query(&select(&conditions, wanted), &conditions.values())
             .await?
     };
-    let limit = usize::try_from(page.limit).unwrap_or(0);
     let mut items = Vec::with_capacity(rows.len());
-    for row in rows.iter().take(limit) {
-        items.push(read(row)?);
+    for row in &rows {
+        let time: Tz = row.try_get("page_time")?;
+        let id: String = row.try_get("page_id")?;
+        items.push((read(row)?, time.0, id));
     }
-    let next_cursor = match rows.get(limit.wrapping_sub(1)) {
-        Some(last) if rows.len() > limit => {
-            let time: Tz = last.try_get("page_time")?;
-            let id: &str = last.try_get("page_id")?;
+    answer(call, items, count).await
+}
+
+/// Answers a page of these items, each with its sort key; one more than the page takes says that there are more.
+///
+/// # Errors
+/// The store failed.
+pub async fn answer(
+    call: &Call<'_>,
+    mut items: Vec<(Value, Micros, String)>,
+    count: Value,
+) -> Result<Answer, Problem> {
+    let limit = usize::try_from(call.page.limit).unwrap_or(0);
+    let more = items.len() > limit;
+    items.truncate(limit);
+    let next_cursor = match items.last() {
+        Some((_, time, id)) if more => {
             let key = call.state.cursor_key().await?;
-            Value::from(key.seal(&page.sealed_over, time.0, id)?)
+            Value::from(key.seal(&call.page.sealed_over, *time, id)?)
         }
         _ => Value::Null,
     };
+    let items: Vec<Value> = items.into_iter().map(|(item, _, _)| item).collect();
     Ok(Answer {
         body: json!({"items": items, "next_cursor": next_cursor, "count": count}),
         ..Answer::default()
     })
+}
+
+/// A count as it is answered: exact up to [`COUNTED`].
+#[must_use]
+pub fn counted(n: i64) -> Value {
+    if n > COUNTED {
+        json!({"at_least": COUNTED})
+    } else {
+        json!(n)
+    }
 }
 
 async fn in_windows(
@@ -300,11 +325,7 @@ async fn count(call: &Call<'_>, source: Source, conditions: &Conditions) -> Resu
         .query_one(&sql, &conditions.values())
         .await?
         .try_get(0)?;
-    Ok(if n > COUNTED {
-        json!({"at_least": COUNTED})
-    } else {
-        json!(n)
-    })
+    Ok(counted(n))
 }
 
 /// The schema of a list of `item`.

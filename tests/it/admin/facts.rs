@@ -23,7 +23,15 @@ pub async fn prepare(client: &Client, days: i32) {
         )
         .await
         .unwrap();
-    for table in ["visits", "clicks", "conversions", "postback_log", "rejects"] {
+    for table in [
+        "visits",
+        "clicks",
+        "conversions",
+        "postback_log",
+        "rejects",
+        "outbox",
+        "send_log",
+    ] {
         client
             .execute(
                 &format!("SELECT make_daily_partitions('{table}', (now() AT TIME ZONE 'UTC')::date - $1::int, (now() AT TIME ZONE 'UTC')::date + 1)"),
@@ -97,4 +105,40 @@ pub async fn one_of_each(client: &Client, workspace: i32, n: i64, campaign: &str
         )
         .await
         .unwrap();
+    let destination: i32 = client
+        .query_one(
+            "INSERT INTO destinations (workspace_id, channel, ref) VALUES ($1, 'stub', 'st_' || $1::int) RETURNING destination_no",
+            &[&workspace],
+        )
+        .await
+        .unwrap()
+        .get(0);
+    delivery(client, workspace, destination, "stub", n).await;
+}
+
+/// A message that waits, one attempt behind it; its id.
+pub async fn delivery(
+    client: &Client,
+    workspace: i32,
+    destination: i32,
+    channel: &str,
+    n: i64,
+) -> Uuid {
+    let id = Uuid::from_u128((1_764_500_000_000_u128 << 80) | u128::from(n.unsigned_abs()));
+    let cause = record(n).to_uuid();
+    for sql in [
+        "INSERT INTO outbox (outbox_id, created_at, workspace_id, channel, destination_no, subject_key, payload, cause)
+         SELECT $1, now() - interval '10 seconds', $2, $3, $4, 'subject', '{\"email\": \"a@b.example\"}', $5",
+        "INSERT INTO outbox_due (outbox_id, created_at, destination_no, due_at, attempts)
+         SELECT outbox_id, created_at, $4, now(), 1 FROM outbox
+         WHERE outbox_id = $1 AND workspace_id = $2 AND channel = $3 AND cause = $5",
+        "INSERT INTO send_log (sent_at, outbox_id, workspace_id, channel, destination_no, attempt, result, code, target)
+         SELECT now(), $1, $2, $3, $4, 1, 'retry', '503', 'https://h.example' WHERE $5::uuid IS NOT NULL",
+    ] {
+        client
+            .execute(sql, &[&id, &workspace, &channel, &destination, &cause])
+            .await
+            .unwrap_or_else(|e| panic!("{sql}: {e:?}"));
+    }
+    id
 }

@@ -3,6 +3,8 @@
 pub mod campaigns;
 pub mod conversions;
 pub mod dead_letters;
+pub mod deliveries;
+pub mod destinations;
 pub mod facts;
 pub mod keys;
 pub mod me;
@@ -31,6 +33,8 @@ pub fn all() -> Vec<Operation> {
     all.extend(campaigns::operations());
     all.extend(pixels::operations());
     all.extend(webhooks::operations());
+    all.extend(deliveries::operations());
+    all.extend(destinations::operations());
     all.extend(facts::operations());
     all.extend(conversions::operations());
     all.extend(waiting::operations());

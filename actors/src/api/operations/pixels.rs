@@ -1,185 +1,26 @@
 //! Pixels: where conversions are told to an advertising platform. Their credentials go in and never come out.
 
+mod credentials;
+mod fields;
+
+pub use credentials::{app_secret_purpose, token_purpose};
+pub use fields::{ActionSource, DataProcessing, Fields, Platform, ProcessingOption, Status};
+
 use crate::api::call::{Answer, Call, to_json};
 use crate::api::entity::{self, Entity, Stored};
-use crate::api::faults::{ChangeError, Faults};
+use crate::api::faults::Faults;
 use crate::api::page::{Conditions, Source};
 use crate::api::problem::Problem;
 use crate::api::registry::{Effect, ExemptReason, Method, Operation, Param, Precondition, Tool};
 use crate::api::schema::input;
 use crate::api::workspaces::is_name;
 use crate::delivery::holds;
+use credentials::{Credentials, create, create_schema, set_credentials};
 use futures::future::LocalBoxFuture;
 use schemars::JsonSchema;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio_postgres::Row;
-
-/// Whose pixel it is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Platform {
-    /// Meta's Conversions API.
-    #[default]
-    Meta,
-}
-
-impl Platform {
-    const fn name(self) -> &'static str {
-        match self {
-            Platform::Meta => "meta",
-        }
-    }
-}
-
-/// Where the conversions happen: Meta's closed list.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum ActionSource {
-    /// By email.
-    Email,
-    /// On a website.
-    #[default]
-    Website,
-    /// In an app.
-    App,
-    /// By telephone.
-    PhoneCall,
-    /// In a conversation.
-    Chat,
-    /// In a shop.
-    PhysicalStore,
-    /// By itself, as a renewal does.
-    SystemGenerated,
-    /// In a business messaging app.
-    BusinessMessaging,
-    /// Elsewhere.
-    Other,
-}
-
-impl ActionSource {
-    const ALL: [ActionSource; 9] = [
-        ActionSource::Email,
-        ActionSource::Website,
-        ActionSource::App,
-        ActionSource::PhoneCall,
-        ActionSource::Chat,
-        ActionSource::PhysicalStore,
-        ActionSource::SystemGenerated,
-        ActionSource::BusinessMessaging,
-        ActionSource::Other,
-    ];
-
-    /// The stored name, and Meta's.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            ActionSource::Email => "email",
-            ActionSource::Website => "website",
-            ActionSource::App => "app",
-            ActionSource::PhoneCall => "phone_call",
-            ActionSource::Chat => "chat",
-            ActionSource::PhysicalStore => "physical_store",
-            ActionSource::SystemGenerated => "system_generated",
-            ActionSource::BusinessMessaging => "business_messaging",
-            ActionSource::Other => "other",
-        }
-    }
-
-    fn from_name(name: &str) -> ActionSource {
-        let found = ActionSource::ALL.into_iter().find(|a| a.name() == name);
-        found.unwrap_or_default()
-    }
-}
-
-/// How the platform may use an event's data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub enum ProcessingOption {
-    /// Limited Data Use.
-    #[serde(rename = "LDU")]
-    LimitedDataUse,
-}
-
-/// What is said of data processing with every event.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct DataProcessing {
-    /// `LDU`, or nothing: no restriction, said aloud.
-    #[schemars(length(max = 1), extend("x-class" = "open"))]
-    pub options: Vec<ProcessingOption>,
-    /// 1 for the USA; 0: the platform finds out.
-    #[serde(default)]
-    #[schemars(range(min = 0, max = 1), extend("x-class" = "open"))]
-    pub country: i32,
-    /// 1000 for California and so on; 0: the platform finds out.
-    #[serde(default)]
-    #[schemars(range(min = 0, max = 1_100), extend("x-class" = "open"))]
-    pub state: i32,
-}
-
-/// Whether it gets events.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Status {
-    /// It does.
-    #[default]
-    Active,
-    /// It gets nothing, not even what waits.
-    Archived,
-}
-
-impl Status {
-    const fn name(self) -> &'static str {
-        match self {
-            Status::Active => "active",
-            Status::Archived => "archived",
-        }
-    }
-}
-
-/// What can be written of a pixel.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Fields {
-    /// Its name.
-    #[schemars(length(min = 1, max = 100), extend("x-class" = "open"))]
-    pub name: String,
-    /// Whose it is.
-    #[serde(default)]
-    #[schemars(extend("x-class" = "open"))]
-    pub platform: Platform,
-    /// The platform's id of it; opaque, leading zeros kept.
-    #[schemars(regex(pattern = r"^[A-Za-z0-9][A-Za-z0-9._:~-]{0,63}$"), extend("x-class" = "open"))]
-    pub dataset_id: String,
-    /// What a conversion is called there, unless an attachment says otherwise.
-    #[serde(default = "purchase")]
-    #[schemars(length(min = 1, max = 100), extend("x-class" = "open"))]
-    pub event_name: String,
-    /// ISO 4217: the currency of values, where it is not the conversion's own.
-    #[serde(default)]
-    #[schemars(regex(pattern = r"^[A-Z]{3}$"), extend("x-class" = "open"))]
-    pub currency: Option<String>,
-    /// Where the conversions happen.
-    #[serde(default)]
-    #[schemars(extend("x-class" = "open"))]
-    pub action_source: ActionSource,
-    /// What is said of data processing with every event; null: nothing.
-    #[serde(default)]
-    #[schemars(extend("x-class" = "open"))]
-    pub data_processing: Option<DataProcessing>,
-    /// Sends events to the platform's test view under this code.
-    #[serde(default)]
-    #[schemars(regex(pattern = r"^[!-~]{1,64}$"), extend("x-class" = "open"))]
-    pub test_event_code: Option<String>,
-    /// Whether it gets events.
-    #[serde(default)]
-    #[schemars(extend("x-class" = "open"))]
-    pub status: Status,
-}
-
-fn purchase() -> String {
-    "Purchase".to_owned()
-}
 
 /// What is shown of its credentials.
 #[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
@@ -332,125 +173,6 @@ impl Entity for Pixels {
     }
 }
 
-/// What a sealed access token is bound to.
-#[must_use]
-pub fn token_purpose(pixel_id: &str) -> String {
-    format!("pixel-access-token:{pixel_id}")
-}
-
-/// What a sealed app secret is bound to.
-#[must_use]
-pub fn app_secret_purpose(pixel_id: &str) -> String {
-    format!("pixel-app-secret:{pixel_id}")
-}
-
-/// Absent keeps, null takes away.
-fn kept<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Option<String>>, D::Error> {
-    Option::<String>::deserialize(deserializer).map(Some)
-}
-
-/// Credentials; absent keeps, null takes away.
-#[derive(Default, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-struct Credentials {
-    /// The platform's access token. Taken in, never shown.
-    #[serde(default, deserialize_with = "kept")]
-    #[schemars(with = "Option<String>", regex(pattern = r"^[!-~]{1,2000}$"), extend("writeOnly" = true))]
-    access_token: Option<Option<String>>,
-    /// The app's secret, for a proof with every request. Taken in, never shown.
-    #[serde(default, deserialize_with = "kept")]
-    #[schemars(with = "Option<String>", regex(pattern = r"^[!-~]{1,200}$"), extend("writeOnly" = true))]
-    app_secret: Option<Option<String>>,
-}
-
-impl Credentials {
-    const NAMES: [&'static str; 2] = ["access_token", "app_secret"];
-
-    fn is_empty(&self) -> bool {
-        self.access_token.is_none() && self.app_secret.is_none()
-    }
-
-    /// Seals and writes what is given.
-    async fn store(&self, call: &Call<'_>, id: &str) -> Result<(), Problem> {
-        let seal = |purpose: String, secret: &Option<Option<String>>| {
-            let secret = secret.as_ref().and_then(Option::as_ref);
-            secret
-                .map(|s| call.state.seals.seal(&purpose, s.as_bytes()))
-                .transpose()
-                .map_err(ChangeError::from)
-        };
-        call.tx
-            .execute(
-                "UPDATE pixels SET access_token_sealed = CASE WHEN $3 THEN $4 ELSE access_token_sealed END,
-                        app_secret_sealed = CASE WHEN $5 THEN $6 ELSE app_secret_sealed END
-                 WHERE workspace_id = $1 AND pixel_id = $2",
-                &[
-                    &call.workspace()?,
-                    &id,
-                    &self.access_token.is_some(),
-                    &seal(token_purpose(id), &self.access_token)?,
-                    &self.app_secret.is_some(),
-                    &seal(app_secret_purpose(id), &self.app_secret)?,
-                ],
-            )
-            .await?;
-        Ok(())
-    }
-}
-
-fn create<'a>(call: &'a Call<'a>) -> LocalBoxFuture<'a, Result<Answer, Problem>> {
-    Box::pin(async move {
-        let (mut body, mut given) = (call.body.clone(), serde_json::Map::new());
-        for name in Credentials::NAMES {
-            if let Some(value) = body.as_object_mut().and_then(|o| o.remove(name)) {
-                given.insert(name.to_owned(), value);
-            }
-        }
-        let given: Credentials = crate::api::call::decode(&Value::Object(given))?;
-        let (id, mut answer) = entity::make_of::<Pixels>(call, body).await?;
-        if !given.is_empty() {
-            given.store(call, &id).await?;
-            answer.body = entity::view(entity::load::<Pixels>(call, &id, "").await?)?;
-        }
-        Ok(answer)
-    })
-}
-
-fn set_credentials<'a>(call: &'a Call<'a>) -> LocalBoxFuture<'a, Result<Answer, Problem>> {
-    Box::pin(async move {
-        let id = call.param(Pixels::PARAM)?;
-        let before = entity::load::<Pixels>(call, id, "FOR UPDATE").await?;
-        let given: Credentials = call.body()?;
-        if given.is_empty() {
-            let mut faults = Faults::new();
-            faults.add("", "required", "want `access_token`, `app_secret`, or both");
-            return Err(faults.into());
-        }
-        given.store(call, id).await?;
-        Pixels::update(call, id, &before.fields).await?;
-        holds::resume_mended(call.tx, call.workspace()?, id).await?;
-        let mut answer = entity::answer(entity::load::<Pixels>(call, id, "").await?)?;
-        answer.before = Some(entity::view(before)?);
-        Ok(answer)
-    })
-}
-
-/// A pixel's fields and its credentials.
-fn create_schema() -> Value {
-    let mut schema = entity::fields_schema::<Pixels>();
-    let credentials = input::<Credentials>();
-    for name in Credentials::NAMES {
-        let property = credentials.pointer(&format!("/properties/{name}"));
-        if let (Some(property), Some(properties)) = (
-            property,
-            schema.get_mut("properties").and_then(Value::as_object_mut),
-        ) {
-            properties.insert(name.to_owned(), property.clone());
-        }
-    }
-    schema
-}
-
 /// Narrows the list of pixels.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -591,19 +313,4 @@ pub fn operations() -> Vec<Operation> {
             )
         },
     ]
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    #[test]
-    fn stored_names_are_the_wires() {
-        for source in ActionSource::ALL {
-            assert_eq!(json!(source), json!(source.name()));
-            assert_eq!(ActionSource::from_name(source.name()), source);
-        }
-        assert_eq!(json!(Platform::Meta), json!(Platform::Meta.name()));
-    }
 }

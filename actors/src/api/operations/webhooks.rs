@@ -1,104 +1,25 @@
 //! Webhooks: where a workspace's own programs hear of visits, clicks and conversions, signed.
 
+mod fields;
+mod secret;
+
+pub use fields::{Event, Fields, Status};
+pub use secret::seal_purpose;
+
 use crate::api::call::{Answer, Call};
 use crate::api::entity::{self, Entity, Stored};
-use crate::api::faults::{ChangeError, Faults};
+use crate::api::faults::Faults;
 use crate::api::page::{Conditions, Source};
 use crate::api::problem::Problem;
 use crate::api::registry::{Effect, Method, Operation, Param, Precondition};
 use crate::api::schema::{input, output};
 use crate::api::workspaces::is_name;
-use crate::delivery::holds;
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
+use fields::check_url;
 use futures::future::LocalBoxFuture;
 use schemars::JsonSchema;
+use secret::{Rotation, Shown, create, rotate};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use tokio_postgres::Row;
-
-/// How long the old secret signs too, if nothing is said, in seconds.
-const DEFAULT_OVERLAP_S: u32 = 3_600;
-
-/// What a webhook hears of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Event {
-    /// A visit was booked.
-    Visit,
-    /// A click was booked.
-    Click,
-    /// A conversion was booked, or changed.
-    Conversion,
-}
-
-impl Event {
-    /// The stored name.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Event::Visit => "visit",
-            Event::Click => "click",
-            Event::Conversion => "conversion",
-        }
-    }
-
-    fn from_name(name: &str) -> Option<Event> {
-        [Event::Visit, Event::Click, Event::Conversion]
-            .into_iter()
-            .find(|e| e.name() == name)
-    }
-}
-
-/// Whether it hears anything.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Status {
-    /// It does.
-    #[default]
-    Active,
-    /// It is off, by hand or because it failed for days.
-    Disabled,
-    /// It is gone.
-    Archived,
-}
-
-impl Status {
-    const fn name(self) -> &'static str {
-        match self {
-            Status::Active => "active",
-            Status::Disabled => "disabled",
-            Status::Archived => "archived",
-        }
-    }
-
-    fn from_name(name: &str) -> Status {
-        match name {
-            "disabled" => Status::Disabled,
-            "archived" => Status::Archived,
-            _ => Status::Active,
-        }
-    }
-}
-
-/// What can be written of a webhook.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Fields {
-    /// Its name.
-    #[schemars(length(min = 1, max = 100), extend("x-class" = "open"))]
-    pub name: String,
-    /// Where it listens: https, or http where the deployment allows the address.
-    #[schemars(length(min = 1, max = 2_000), extend("x-class" = "open"))]
-    pub url: String,
-    /// What it hears of.
-    #[schemars(length(min = 1, max = 3), extend("x-class" = "open", "uniqueItems" = true))]
-    pub events: Vec<Event>,
-    /// Whether it hears anything. Made active again, its failures are forgotten.
-    #[serde(default)]
-    #[schemars(extend("x-class" = "open"))]
-    pub status: Status,
-}
 
 /// What is shown of how it does.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
@@ -112,16 +33,6 @@ pub struct Standing {
     /// Until when the secret before the last rotation signs too.
     #[schemars(extend("x-class" = "open"))]
     previous_until: Option<String>,
-}
-
-/// A webhook just made, or with a new secret: shown once.
-#[derive(Serialize, JsonSchema)]
-struct Shown {
-    #[serde(flatten)]
-    view: entity::View<Fields, Standing>,
-    /// The secret that its deliveries are signed with, `whsec_…`: shown now and never again.
-    #[schemars(extend("x-class" = "secret"))]
-    secret: Option<String>,
 }
 
 pub(crate) struct Webhooks;
@@ -229,111 +140,6 @@ impl Entity for Webhooks {
 
 fn names(events: &[Event]) -> Vec<&'static str> {
     events.iter().map(|e| e.name()).collect()
-}
-
-/// Whether it is an http(s) URL with a host. Where that host leads is asked when something is sent there.
-fn check_url(text: &str) -> Result<(), &'static str> {
-    let bare = |c: char| c.is_control() || c.is_whitespace() || c == '\\';
-    if text.chars().any(bare) {
-        return Err("a URL has no blanks, backslashes or control characters");
-    }
-    let url = reqwest::Url::parse(text).map_err(|_| "want an https URL with a host")?;
-    if !matches!(url.scheme(), "https" | "http") || url.host_str().is_none_or(str::is_empty) {
-        return Err("want an https URL with a host");
-    }
-    if !url.username().is_empty() || url.password().is_some() {
-        return Err("credentials do not belong in a URL");
-    }
-    if url.fragment().is_some() {
-        return Err("a fragment is never sent");
-    }
-    Ok(())
-}
-
-/// What a sealed webhook secret is bound to.
-#[must_use]
-pub fn seal_purpose(webhook_id: &str) -> String {
-    format!("webhook-secret:{webhook_id}")
-}
-
-/// Gives a webhook a fresh secret. The one before signs too for `overlap_s` more, if it still opens.
-async fn renew_secret(call: &Call<'_>, id: &str, overlap_s: u32) -> Result<String, Problem> {
-    let mut bytes = [0u8; 32];
-    getrandom::fill(&mut bytes).map_err(ChangeError::from)?;
-    let secret = format!("whsec_{}", STANDARD.encode(bytes));
-    let seals = &call.state.seals;
-    let sealed = seals
-        .seal(&seal_purpose(id), secret.as_bytes())
-        .map_err(ChangeError::from)?;
-    let row = call
-        .tx
-        .query_opt(
-            "SELECT secret_sealed FROM webhooks WHERE workspace_id = $1 AND webhook_id = $2 FOR UPDATE",
-            &[&call.workspace()?, &id],
-        )
-        .await?
-        .ok_or_else(Problem::not_found)?;
-    let before: Option<&[u8]> = row.try_get(0)?;
-    let before = before.filter(|b| overlap_s > 0 && seals.open(&seal_purpose(id), b).is_ok());
-    call.tx
-        .execute(
-            "UPDATE webhooks SET secret_sealed = $3, previous_secret_sealed = $4,
-                    previous_until = CASE WHEN $4::bytea IS NOT NULL THEN now() + make_interval(secs => $5) END
-             WHERE workspace_id = $1 AND webhook_id = $2",
-            &[
-                &call.workspace()?,
-                &id,
-                &sealed,
-                &before,
-                &f64::from(overlap_s),
-            ],
-        )
-        .await?;
-    Ok(secret)
-}
-
-/// The webhook as it stands now, with its secret.
-async fn shown(call: &Call<'_>, id: &str, secret: String) -> Result<Answer, Problem> {
-    let mut answer = entity::answer(entity::load::<Webhooks>(call, id, "").await?)?;
-    if let Some(body) = answer.body.as_object_mut() {
-        body.insert("secret".to_owned(), Value::from(secret));
-    }
-    Ok(answer)
-}
-
-fn create<'a>(call: &'a Call<'a>) -> LocalBoxFuture<'a, Result<Answer, Problem>> {
-    Box::pin(async move {
-        let (id, made) = entity::make::<Webhooks>(call).await?;
-        let secret = renew_secret(call, &id, 0).await?;
-        let mut answer = shown(call, &id, secret).await?;
-        answer.location = made.location;
-        Ok(answer)
-    })
-}
-
-/// A change of secret.
-#[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-struct Rotation {
-    /// How long the old secret signs too, in seconds.
-    #[serde(default)]
-    #[schemars(range(min = 0, max = 604_800))]
-    overlap_s: Option<u32>,
-}
-
-fn rotate<'a>(call: &'a Call<'a>) -> LocalBoxFuture<'a, Result<Answer, Problem>> {
-    Box::pin(async move {
-        let id = call.param(Webhooks::PARAM)?;
-        let before = entity::load::<Webhooks>(call, id, "FOR UPDATE").await?;
-        let rotation: Rotation = call.body()?;
-        let overlap = rotation.overlap_s.unwrap_or(DEFAULT_OVERLAP_S);
-        let secret = renew_secret(call, id, overlap).await?;
-        Webhooks::update(call, id, &before.fields).await?;
-        holds::resume_mended(call.tx, call.workspace()?, id).await?;
-        let mut answer = shown(call, id, secret).await?;
-        answer.before = Some(entity::view(before)?);
-        Ok(answer)
-    })
 }
 
 fn enable<'a>(call: &'a Call<'a>) -> LocalBoxFuture<'a, Result<Answer, Problem>> {
@@ -499,47 +305,4 @@ pub fn operations() -> Vec<Operation> {
             )
         },
     ]
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    #[test]
-    fn urls_have_a_host_and_no_credentials() {
-        for good in [
-            "https://x.example/hook",
-            "http://127.0.0.1:9000/?a=b",
-            "https://[2001:db8::1]/",
-        ] {
-            assert_eq!(check_url(good), Ok(()), "{good}");
-        }
-        for bad in [
-            "",
-            "x.example",
-            "ftp://x.example",
-            "javascript:alert(1)",
-            "https://",
-            "https://a:b@x.example/",
-            "https://a@x.example/",
-            "https://x.example/#f",
-            "https://x.example/a b",
-            "https://x.example\\@y.example/",
-        ] {
-            assert!(check_url(bad).is_err(), "{bad}");
-        }
-    }
-
-    #[test]
-    fn stored_names_are_the_wires() {
-        for event in [Event::Visit, Event::Click, Event::Conversion] {
-            assert_eq!(json!(event), json!(event.name()));
-            assert_eq!(Event::from_name(event.name()), Some(event));
-        }
-        for status in [Status::Active, Status::Disabled, Status::Archived] {
-            assert_eq!(json!(status), json!(status.name()));
-            assert_eq!(Status::from_name(status.name()), status);
-        }
-    }
 }
