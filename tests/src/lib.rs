@@ -7,6 +7,7 @@
 //! - [`recording_host`]: what a consumer talks to when the log alone is tested.
 //! - [`process`]: the product as a process: environment, failpoints, logs, signals, deadlines.
 //! - [`proxy`]: a TCP proxy that cuts, stalls, delays and eats the reply to a COMMIT.
+//! - [`meta_stand_in`]: a stand-in for Meta's Conversions API that behaves as Meta does and counts for itself.
 //! - [`receivers`]: HTTP receivers that write down what they are sent.
 //! - [`generator`]: records for the log, each with what is right for it. [`recount`]: the store's facts against that list.
 //! - [`deployment`]: all of it together: a database, a log, the product's processes over them.
@@ -14,6 +15,7 @@
 pub mod deployment;
 pub mod generator;
 pub mod kafka;
+pub mod meta_stand_in;
 pub mod model;
 pub mod outbox;
 pub mod partition;
