@@ -11,6 +11,9 @@ use millrace_schemas::time::Micros;
 use millrace_tests::postgres::{DedicatedServer, TestDatabase, connect};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+/// Tables with a partition a day: five of facts, the outbox and its log.
+const TABLES: i64 = 7;
+
 fn database(url: &str) -> Database {
     let settings = settings::Database {
         url: Some(url.to_owned()),
@@ -36,7 +39,7 @@ async fn concurrent_starts_migrate_once() {
     let workers: Vec<_> = reports.iter().filter(|r| !r.applied.is_empty()).collect();
     assert_eq!(workers.len(), 1, "{reports:?}");
     assert_eq!(workers[0].applied.len(), known().len());
-    assert_eq!(workers[0].partitions, 5 * 12);
+    assert_eq!(workers[0].partitions, TABLES * 12);
     let client = connect(&server.url("postgres")).await;
     let versions: Vec<i32> = known().into_iter().map(|(v, _)| v).collect();
     assert_eq!(applied(&client).await.unwrap(), versions);
@@ -70,7 +73,7 @@ async fn partitions_are_made_beside_writers_and_by_many_at_once() {
         ensure_partitions(&mut client, from, to).await.unwrap()
     });
     let made: i64 = futures::future::join_all(makers).await.into_iter().sum();
-    assert_eq!(made, 2 * 5);
+    assert_eq!(made, 2 * TABLES);
 
     batch.execute(insert, &[]).await.unwrap();
     batch.commit().await.unwrap();
@@ -127,7 +130,7 @@ async fn maintenance_makes_days_and_deletes_old_answers() {
     let target = database(db.url());
     let first = maintenance::once(&target, &clock).await.unwrap();
     // Days 2 to 13 from now, of which days 2 and 3 were there.
-    assert_eq!((first.partitions, first.idempotency_keys), (10 * 5, 1));
+    assert_eq!((first.partitions, first.idempotency_keys), (10 * TABLES, 1));
     let again = maintenance::once(&target, &clock).await.unwrap();
     assert_eq!(again, maintenance::Round::default());
     let left = client
