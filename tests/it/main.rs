@@ -6,6 +6,7 @@ mod attribution_model;
 mod cli;
 mod database_tls;
 mod delivery;
+mod delivery_webhook;
 mod demo;
 mod doctor;
 mod doors;

@@ -1,12 +1,15 @@
-//! HTTP receivers on loopback that write down what they are sent and answer as they are told.
+//! HTTP receivers on loopback: one writes down what it is sent and answers as it is told ([`Receiver`]), one only counts and is
+//! fast ([`CountingReceiver`]). Both are stopped when dropped.
 
-use actix_web::http::StatusCode;
-use actix_web::{App, HttpRequest, HttpResponse, HttpServer, web};
+mod counting;
+mod wire;
+
+pub use counting::{Arrivals, CountingReceiver, by_header, by_member};
+
 use bytes::Bytes;
 use std::collections::VecDeque;
-use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// A request as it came.
 #[derive(Clone, Debug)]
@@ -17,12 +20,41 @@ pub struct Received {
     pub target: String,
     /// Header names (lower case) and values.
     pub headers: Vec<(String, String)>,
-    /// The body.
+    /// The body, byte for byte.
     pub body: Bytes,
+    /// When it was complete.
+    pub at: SystemTime,
+    /// On which of the receiver's connections it came, counted from 0.
+    pub connection: usize,
+}
+
+impl Received {
+    /// A header's value; the first, where there are several.
+    #[must_use]
+    pub fn header(&self, name: &str) -> Option<&str> {
+        let mut found = self.headers.iter().filter(|(n, _)| n == name);
+        found.next().map(|(_, value)| value.as_str())
+    }
+}
+
+/// How an answer leaves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Manner {
+    /// As it should.
+    #[default]
+    Whole,
+    /// Not at all: the connection is reset once the request is there.
+    Reset,
+    /// Its head and so many bytes of its body; then the connection is reset.
+    ResetWithin(usize),
+    /// Its head and so many bytes of its body; then nothing, while the connection stays open.
+    StallWithin(usize),
+    /// Its head, then its body a byte at a time, each after such a pause.
+    Drip(Duration),
 }
 
 /// How to answer.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Answer {
     /// The status code.
     pub status: u16,
@@ -32,6 +64,8 @@ pub struct Answer {
     pub body: String,
     /// How long to wait before answering.
     pub after: Duration,
+    /// How it leaves.
+    pub manner: Manner,
 }
 
 impl Answer {
@@ -40,29 +74,61 @@ impl Answer {
     pub fn status(status: u16) -> Answer {
         Answer {
             status,
-            headers: Vec::new(),
-            body: String::new(),
-            after: Duration::ZERO,
+            ..Answer::default()
         }
+    }
+
+    /// With a header.
+    #[must_use]
+    pub fn with(mut self, name: &str, value: &str) -> Answer {
+        self.headers.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// With a body.
+    #[must_use]
+    pub fn saying(mut self, body: &str) -> Answer {
+        body.clone_into(&mut self.body);
+        self
+    }
+
+    /// After a while.
+    #[must_use]
+    pub fn after(mut self, after: Duration) -> Answer {
+        self.after = after;
+        self
+    }
+
+    /// In this manner.
+    #[must_use]
+    pub fn in_manner(mut self, manner: Manner) -> Answer {
+        self.manner = manner;
+        self
     }
 }
 
-#[derive(Default)]
 struct Book {
     received: Mutex<Vec<Received>>,
     script: Mutex<VecDeque<Answer>>,
+    otherwise: Mutex<Answer>,
+}
+
+impl wire::Answering for Book {
+    fn answer(&self, request: Received) -> Answer {
+        open(&self.received).push(request);
+        let scripted = open(&self.script).pop_front();
+        scripted.unwrap_or_else(|| open(&self.otherwise).clone())
+    }
 }
 
 fn open<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A receiver; stopped when dropped.
+/// A receiver that keeps whole requests.
 pub struct Receiver {
-    address: SocketAddr,
     book: Arc<Book>,
-    handle: actix_web::dev::ServerHandle,
-    thread: Option<std::thread::JoinHandle<()>>,
+    server: wire::Server,
 }
 
 impl Receiver {
@@ -71,49 +137,31 @@ impl Receiver {
     /// # Errors
     /// No port could be bound.
     pub fn start() -> anyhow::Result<Receiver> {
-        let listener = TcpListener::bind(("127.0.0.1", 0))?;
-        let address = listener.local_addr()?;
-        let book = Arc::new(Book::default());
-        let shared = book.clone();
-        let (tell, told) = std::sync::mpsc::channel();
-        let thread = std::thread::spawn(move || {
-            actix_rt::System::new().block_on(async move {
-                let server = HttpServer::new(move || {
-                    App::new()
-                        .app_data(web::Data::from(shared.clone()))
-                        .app_data(web::PayloadConfig::new(64 << 20))
-                        .default_service(web::to(take))
-                })
-                .workers(1)
-                .disable_signals()
-                .listen(listener);
-                let server = match server {
-                    Ok(server) => server.run(),
-                    Err(error) => return drop(tell.send(Err(error))),
-                };
-                drop(tell.send(Ok(server.handle())));
-                if let Err(error) = server.await {
-                    tracing::warn!(%error, "a receiver ended");
-                }
-            });
+        let book = Arc::new(Book {
+            received: Mutex::default(),
+            script: Mutex::default(),
+            otherwise: Mutex::new(Answer::status(200)),
         });
         Ok(Receiver {
-            address,
+            server: wire::Server::start(book.clone())?,
             book,
-            handle: told.recv()??,
-            thread: Some(thread),
         })
     }
 
     /// Its URL with a path (`/hook`).
     #[must_use]
     pub fn url(&self, path: &str) -> String {
-        format!("http://{}{path}", self.address)
+        format!("http://{}{path}", self.server.address)
     }
 
-    /// The next requests get these answers, one each, in order; then 200 again.
+    /// The next requests get these answers, one each, in order; then the usual one again.
     pub fn script(&self, answers: impl IntoIterator<Item = Answer>) {
         open(&self.book.script).extend(answers);
+    }
+
+    /// What requests get from now on that no script answers.
+    pub fn answer_all(&self, answer: Answer) {
+        *open(&self.book.otherwise) = answer;
     }
 
     /// What came so far.
@@ -133,45 +181,4 @@ impl Receiver {
         })
         .await
     }
-}
-
-impl Drop for Receiver {
-    fn drop(&mut self) {
-        // The command is queued by the call itself; the server's own thread carries it out.
-        drop(self.handle.stop(false));
-        if let Some(thread) = self.thread.take() {
-            drop(thread.join());
-        }
-    }
-}
-
-async fn take(request: HttpRequest, body: Bytes, book: web::Data<Book>) -> HttpResponse {
-    let headers = request
-        .headers()
-        .iter()
-        .map(|(name, value)| {
-            (
-                name.as_str().to_owned(),
-                String::from_utf8_lossy(value.as_bytes()).into_owned(),
-            )
-        })
-        .collect();
-    open(&book.received).push(Received {
-        method: request.method().to_string(),
-        target: request.uri().to_string(),
-        headers,
-        body,
-    });
-    let answer = open(&book.script)
-        .pop_front()
-        .unwrap_or_else(|| Answer::status(200));
-    if !answer.after.is_zero() {
-        tokio::time::sleep(answer.after).await;
-    }
-    let status = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    let mut response = HttpResponse::build(status);
-    for (name, value) in answer.headers {
-        response.insert_header((name, value));
-    }
-    response.body(answer.body)
 }

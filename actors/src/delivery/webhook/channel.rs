@@ -2,7 +2,7 @@
 //! one success disable it too, and both say so.
 
 use super::client::{Connection, GONE};
-use super::settings::{self, Endpoint, Webhook};
+use super::settings::{self, DISABLED, Endpoint, Webhook};
 use crate::delivery::address_guard::AddressGuard;
 use crate::delivery::channel::{Answer, Channel, Leased, Sent, Target, Traits, Unready, Verdict};
 use crate::delivery::destination::Destination;
@@ -43,6 +43,8 @@ struct Seen {
     failed_at: Cell<Option<Micros>>,
     /// The store may hold a `failing_since`.
     marked: Cell<bool>,
+    /// The version of it that answered 410: as long as the store shows that one, it is yet to learn of it.
+    gone: Cell<Option<i64>>,
 }
 
 /// The channel `webhook`.
@@ -104,6 +106,9 @@ impl Channel for WebhookChannel {
             let wall = self.connection.clock.wall();
             let mut endpoint = settings::load(session, destination, &self.seals, wall).await?;
             let seen = Rc::clone(self.seen.borrow_mut().entry(destination.no).or_default());
+            if seen.gone.get() == Some(endpoint.version) {
+                return Err(Unready::Cancel(DISABLED));
+            }
             // Another process marked it, and a success here came after that failure without knowing of the mark.
             if let (Some(since), Some(succeeded)) =
                 (endpoint.failing_since, seen.succeeded_at.get())
@@ -119,7 +124,6 @@ impl Channel for WebhookChannel {
                 endpoint,
                 connection: Rc::clone(&self.connection),
                 seen,
-                gone: Cell::new(false),
             }) as Rc<dyn Target>)
         })
     }
@@ -129,16 +133,13 @@ struct WebhookTarget {
     endpoint: Endpoint,
     connection: Rc<Connection>,
     seen: Rc<Seen>,
-    /// It has answered 410.
-    gone: Cell<bool>,
 }
 
 impl Target for WebhookTarget {
     fn admit(&self, _message: &Leased, _wall: Micros) -> Option<Answer> {
         // What was claimed together with the message that learned it need not knock once more.
-        self.gone
-            .get()
-            .then(|| Answer::new(Verdict::Cancelled, "endpoint_disabled"))
+        (self.seen.gone.get() == Some(self.endpoint.version))
+            .then(|| Answer::new(Verdict::Cancelled, DISABLED))
     }
 
     fn send(&self, messages: Vec<Leased>) -> LocalBoxFuture<'_, Sent> {
@@ -152,7 +153,9 @@ impl Target for WebhookTarget {
                 } else {
                     let first = self.seen.failed_at.get().unwrap_or(now);
                     self.seen.failed_at.set(Some(first));
-                    self.gone.set(self.gone.get() || answer.code == GONE);
+                    if answer.code == GONE {
+                        self.seen.gone.set(Some(self.endpoint.version));
+                    }
                 }
             }
             sent

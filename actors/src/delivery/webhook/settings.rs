@@ -32,11 +32,16 @@ impl Default for Webhook {
     }
 }
 
+/// Why a message of a disabled endpoint ends.
+pub const DISABLED: &str = "endpoint_disabled";
+
 /// An endpoint that may be sent to.
 #[derive(Clone, Debug)]
 pub struct Endpoint {
     /// `wh_…`.
     pub id: String,
+    /// Which of its versions this is.
+    pub version: i64,
     /// Where to.
     pub url: Url,
     /// The same as it stands in the store, letter by letter.
@@ -78,7 +83,7 @@ pub async fn load(
     let later = |e: tokio_postgres::Error| Unready::Later(describe(&e));
     let rows = session
         .query(
-            "SELECT url, status, secret_sealed, previous_secret_sealed, previous_until, failing_since FROM webhooks
+            "SELECT url, status, secret_sealed, previous_secret_sealed, previous_until, failing_since, version FROM webhooks
              WHERE webhook_id = $1 AND workspace_id = $2",
             &[&destination.reference, &destination.workspace],
         )
@@ -89,7 +94,7 @@ pub async fn load(
         .ok_or(Unready::Cancel("destination_archived"))?;
     match row.try_get::<_, &str>(1).map_err(later)? {
         "active" => {}
-        "disabled" => return Err(Unready::Cancel("endpoint_disabled")),
+        "disabled" => return Err(Unready::Cancel(DISABLED)),
         _ => return Err(Unready::Cancel("destination_archived")),
     }
     let url_text: String = row.try_get(0).map_err(later)?;
@@ -115,6 +120,7 @@ pub async fn load(
     let failing_since: Option<Tz> = row.try_get(5).map_err(later)?;
     Ok(Endpoint {
         id,
+        version: row.try_get(6).map_err(later)?,
         url,
         url_text,
         secret,
