@@ -8,6 +8,7 @@ mod consume;
 mod contender;
 mod cpu;
 mod decide;
+mod delivery;
 mod ingest;
 mod log;
 mod machine;
@@ -50,6 +51,11 @@ enum Command {
     Decide(decide::Options),
     /// `POST /e` acknowledged by Kafka against a bare actix-web 204.
     Ingest(ingest::Options),
+    /// Delivery: the outbox, the channels, the narrow table, a hung destination.
+    Delivery {
+        #[command(subcommand)]
+        what: delivery::What,
+    },
     /// Memory of an idle `millrace up`, and of slices that many keys pass through.
     Memory(memory::Options),
     /// Everything, one after the other.
@@ -66,6 +72,12 @@ enum Command {
     /// The product's attribution alone, on topics that are there (used by `consume --embedded`).
     #[command(hide = true)]
     ProductConsume(product::Options),
+    /// The dispatcher over a channel that answers at once (used by `delivery`).
+    #[command(hide = true)]
+    DeliverNull(delivery::NullOptions),
+    /// The dispatcher's statements alone (used by `delivery outbox`).
+    #[command(hide = true)]
+    DeliverBare(delivery::BareOptions),
     /// A bare actix-web 204 (used by `ingest`).
     #[command(hide = true)]
     BareHttp {
@@ -85,6 +97,9 @@ fn main() -> anyhow::Result<()> {
         Command::Log(options) => log::run(&options),
         Command::Decide(options) => decide::run(&options),
         Command::Ingest(options) => ingest::run(&options),
+        Command::Delivery { what } => delivery::run(&what),
+        Command::DeliverNull(options) => delivery::product(&options),
+        Command::DeliverBare(options) => delivery::bare(&options),
         Command::Memory(options) => memory::run(&options),
         Command::All { short } => all(short),
         Command::Stand(options) => stack::stand(&options),

@@ -25,7 +25,9 @@ pub struct Claim {
     pub bodiless: Vec<Leased>,
 }
 
-const CLAIM: &str = "
+/// Claims: destination, now, limit, milliseconds of lease, token. Public, as [`FINAL`] and [`LOG`] are, for whoever measures the
+/// dispatcher against its bare statements.
+pub const CLAIM: &str = "
 WITH found AS (
     SELECT ctid FROM outbox_due
     WHERE destination_no = $1 AND due_at <= $2 AND lease_token IS NULL
@@ -149,7 +151,8 @@ impl Columns {
     }
 }
 
-const FINAL: &str = "
+/// Ends messages for good, each under its token.
+pub const FINAL: &str = "
 WITH gone AS (
     DELETE FROM outbox_due d
     USING unnest($1::int4[], $2::timestamptz[], $3::uuid[], $4::uuid[], $5::timestamptz[], $6::text[], $7::text[], $8::int2[])
@@ -276,7 +279,8 @@ pub struct Attempt {
     pub excerpt: Option<String>,
 }
 
-const LOG: &str = "COPY send_log (sent_at, outbox_id, workspace_id, channel, destination_no, attempt, result, code,
+/// The send log.
+pub const LOG: &str = "COPY send_log (sent_at, outbox_id, workspace_id, channel, destination_no, attempt, result, code,
      duration_ms, target, excerpt) FROM STDIN BINARY";
 
 /// Writes the send log, within the caller's transaction.

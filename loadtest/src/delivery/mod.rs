@@ -1,0 +1,54 @@
+//! Delivery: what the outbox costs without HTTP, how fast the channels send, how large the narrow table stays, and what a hung
+//! destination takes from the others.
+
+mod bare;
+mod million;
+mod null;
+mod outbox;
+mod payload;
+mod store;
+
+pub use bare::Options as BareOptions;
+pub use null::Options as NullOptions;
+
+/// What to measure.
+#[derive(Clone, Debug, clap::Subcommand)]
+pub enum What {
+    /// Claim, finish and send log without HTTP: the dispatcher with a channel that answers at once, against the same statements.
+    Outbox(outbox::Options),
+    /// A million messages through a bounded backlog: the narrow table's size and the dispatcher's memory.
+    Million(million::Options),
+}
+
+/// Runs it.
+///
+/// # Errors
+/// The store or a contender fails.
+pub fn run(what: &What) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()?;
+    runtime.block_on(async {
+        match what {
+            What::Outbox(options) => outbox::measure(options).await,
+            What::Million(options) => million::measure(options).await,
+        }
+    })
+}
+
+/// The dispatcher over the channel `null`, until it is told to end.
+///
+/// # Errors
+/// The store cannot be reached.
+pub fn product(options: &NullOptions) -> anyhow::Result<()> {
+    null::serve(options)
+}
+
+/// The bare loop over the same outbox, until it is ended.
+///
+/// # Errors
+/// The store's.
+pub fn bare(options: &BareOptions) -> anyhow::Result<()> {
+    bare::serve(options)
+}
