@@ -97,7 +97,7 @@ pub async fn measure(options: &Options) -> anyhow::Result<()> {
 }
 
 async fn due(outbox: &Outbox) -> anyhow::Result<i64> {
-    Ok(millrace_tests::outbox::due(outbox.session.client()).await?)
+    millrace_tests::outbox::due(outbox.session.client()).await
 }
 
 async fn look(outbox: &Outbox, messages: u32, pid: u32) -> anyhow::Result<Mark> {
@@ -118,12 +118,7 @@ async fn look(outbox: &Outbox, messages: u32, pid: u32) -> anyhow::Result<Mark> 
     })
 }
 
-fn section(
-    options: &Options,
-    marks: &[Mark],
-    most: i64,
-    took: Duration,
-) -> anyhow::Result<String> {
+fn section(options: &Options, marks: &[Mark], most: i64, took: Duration) -> anyhow::Result<String> {
     let (Some(first), Some(last)) = (marks.first(), marks.last()) else {
         anyhow::bail!("nothing was looked at");
     };

@@ -2,7 +2,9 @@
 
 use super::store::connect;
 use futures::future::LocalBoxFuture;
-use millrace::delivery::channel::{Answer, Channel, Leased, Sent, Target, Traits, Unready, Verdict};
+use millrace::delivery::channel::{
+    Answer, Channel, Leased, Sent, Target, Traits, Unready, Verdict,
+};
 use millrace::delivery::destination::Destination;
 use millrace::delivery::dispatcher::{Delivery, DeliveryConfig};
 use millrace::runtime::clock::SystemClock;

@@ -11,11 +11,20 @@ pub const DATASET: &str = "1234567890123456";
 pub fn purchase(n: u32, now_secs: i64) -> String {
     let id = format!("cv_{n:012}");
     let click = format!("{:022x}", u64::from(n).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-    let email = format!("{:064x}", u128::from(n).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c));
-    let phone = format!("{:064x}", u128::from(n).wrapping_mul(0xc2b2_ae3d_27d4_eb4f_1656));
+    let email = format!(
+        "{:064x}",
+        u128::from(n).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c)
+    );
+    let phone = format!(
+        "{:064x}",
+        u128::from(n).wrapping_mul(0xc2b2_ae3d_27d4_eb4f_1656)
+    );
     let fbclid = format!("IwAR0{click}{click}{click}{click}{click}{click}");
     let order = format!("T{n:010}");
-    let page = format!("https://www.shop.example/collections/summer-sale/products/offer-{}/checkout/thank-you", n % 1_000);
+    let page = format!(
+        "https://www.shop.example/collections/summer-sale/products/offer-{}/checkout/thank-you",
+        n % 1_000
+    );
     let ip = format!("203.0.{}.{}", (n >> 8) % 114, n % 256);
     let frozen = freeze(&Occasion {
         dataset: DATASET,

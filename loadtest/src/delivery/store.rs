@@ -29,9 +29,8 @@ impl Store {
     /// # Errors
     /// There is none to start.
     pub async fn start() -> anyhow::Result<Store> {
-        let server = tokio::task::spawn_blocking(|| {
-            DedicatedServer::start_durable_with(&POSTGRES_SETTINGS)
-        });
+        let server =
+            tokio::task::spawn_blocking(|| DedicatedServer::start_durable_with(&POSTGRES_SETTINGS));
         Ok(Store {
             server: server.await?,
         })
@@ -179,7 +178,10 @@ impl Outbox {
     ///
     /// # Errors
     /// Nobody comes, or `check` fails.
-    pub async fn visited(&self, mut check: impl FnMut() -> anyhow::Result<()>) -> anyhow::Result<()> {
+    pub async fn visited(
+        &self,
+        mut check: impl FnMut() -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
         let until = Instant::now() + Duration::from_secs(60);
         loop {
             check()?;
@@ -222,7 +224,10 @@ impl Outbox {
                 return Ok(());
             }
             check()?;
-            ensure!(Instant::now() < until, "the outbox is not done after {STUCK:?}");
+            ensure!(
+                Instant::now() < until,
+                "the outbox is not done after {STUCK:?}"
+            );
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
