@@ -1,5 +1,6 @@
 //! The list of failpoints is complete, and nothing of them is in the program as it ships.
 
+use crate::faults_delivery::OF_DELIVERY;
 use crate::faults_kill::OF_BATCHES;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -49,6 +50,7 @@ fn every_failpoint_has_its_run() {
     }
     let known: BTreeSet<String> = OF_BATCHES
         .iter()
+        .chain(&OF_DELIVERY)
         .chain(&ELSEWHERE)
         .map(|n| (*n).to_owned())
         .collect();

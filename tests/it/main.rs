@@ -12,6 +12,7 @@ mod doctor;
 mod doors;
 mod faults;
 mod faults_consumer;
+mod faults_delivery;
 mod faults_door;
 mod faults_group;
 mod faults_kill;
