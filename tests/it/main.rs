@@ -7,6 +7,7 @@ mod cli;
 mod database_tls;
 mod delivery;
 mod delivery_webhook;
+mod delivery_meta;
 mod demo;
 mod doctor;
 mod doors;

@@ -347,3 +347,37 @@ impl Dataset {
 fn retry(after: Option<Duration>, unsure: bool) -> Verdict {
     Verdict::RetryAt { after, unsure }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use metrics_exporter_prometheus::PrometheusBuilder;
+
+    #[test]
+    fn another_count_is_an_alarm() {
+        let clock = Arc::new(crate::runtime::clock::SystemClock);
+        let dataset = Dataset {
+            pixel: Pixel {
+                dataset: "1".into(),
+                test_event_code: None,
+                token: "t".into(),
+                app_secret: None,
+            },
+            client: Client::new(&Meta::default(), clock).unwrap(),
+            reference: "px_1".into(),
+        };
+        let recorder = PrometheusBuilder::new().build_recorder();
+        let handle = recorder.handle();
+        metrics::with_local_recorder(&recorder, || {
+            dataset.compare(3, 3);
+            assert_eq!(handle.render(), "");
+            dataset.compare(2, 3);
+            dataset.compare(0, 3);
+        });
+        let text = handle.render();
+        assert!(
+            text.contains("meta_events_received_mismatch_total 2"),
+            "{text}"
+        );
+    }
+}
