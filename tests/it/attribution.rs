@@ -1,5 +1,7 @@
 //! Attribution on real PostgreSQL: what the specification says, one sentence a test.
 
+mod sets_off;
+
 use millrace::runtime::clock::ManualClock;
 use millrace::runtime::core::Exit;
 use millrace::settings;
