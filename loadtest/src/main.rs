@@ -78,6 +78,9 @@ enum Command {
     /// The dispatcher's statements alone (used by `delivery outbox`).
     #[command(hide = true)]
     DeliverBare(delivery::BareOptions),
+    /// reqwest alone (used by `delivery meta` and `delivery webhook`).
+    #[command(hide = true)]
+    DeliverPost(delivery::PostOptions),
     /// A bare actix-web 204 (used by `ingest`).
     #[command(hide = true)]
     BareHttp {
@@ -100,6 +103,7 @@ fn main() -> anyhow::Result<()> {
         Command::Delivery { what } => delivery::run(&what),
         Command::DeliverNull(options) => delivery::product(&options),
         Command::DeliverBare(options) => delivery::bare(&options),
+        Command::DeliverPost(options) => delivery::post(&options),
         Command::Memory(options) => memory::run(&options),
         Command::All { short } => all(short),
         Command::Stand(options) => stack::stand(&options),
@@ -117,6 +121,9 @@ fn all(short: bool) -> anyhow::Result<()> {
             (true, ["decide"]) => &["--dry", "--records", "50000", "--rounds", "1"],
             (true, ["consume"]) => &["--dry", "--records", "100000", "--rounds", "1"],
             (true, ["log"]) => &["--dry", "--records", "50000", "--rounds", "1"],
+            (true, ["delivery", "outbox"]) => &["--dry", "--messages", "20000", "--rounds", "1"],
+            (true, ["delivery", "million"]) => &["--dry", "--messages", "50000"],
+            (true, ["delivery", _]) => &["--dry", "--messages", "4000", "--rounds", "1"],
             (true, ["ingest"]) => &["--dry", "--requests", "5000", "--rounds", "1"],
             (true, _) => &["--dry", "--records", "50000", "--idle", "2"],
         };
@@ -133,6 +140,9 @@ fn all(short: bool) -> anyhow::Result<()> {
     command(&["consume"])?;
     command(&["log"])?;
     command(&["ingest"])?;
+    for what in ["outbox", "meta", "webhook", "million", "hung"] {
+        command(&["delivery", what])?;
+    }
     command(&["memory"])
 }
 

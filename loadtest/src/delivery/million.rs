@@ -78,7 +78,7 @@ pub async fn measure(options: &Options) -> anyhow::Result<()> {
         let now = now_secs();
         outbox
             .fill(null::NAME, &destinations, filled..to, |n| {
-                payload::purchase(n, now)
+                payload::purchase(n, now, 1)
             })
             .await?;
         filled = to;

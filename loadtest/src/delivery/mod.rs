@@ -2,22 +2,34 @@
 //! destination takes from the others.
 
 mod bare;
+mod hung;
+mod meta;
 mod million;
 mod null;
 mod outbox;
 mod payload;
+mod post;
+mod sending;
 mod store;
+mod webhook;
 
 pub use bare::Options as BareOptions;
 pub use null::Options as NullOptions;
+pub use post::Options as PostOptions;
 
 /// What to measure.
 #[derive(Clone, Debug, clap::Subcommand)]
 pub enum What {
     /// Claim, finish and send log without HTTP: the dispatcher with a channel that answers at once, against the same statements.
     Outbox(outbox::Options),
+    /// Events to a stand-in for Meta, against bare reqwest.
+    Meta(meta::Options),
+    /// Webhooks to one endpoint, against bare reqwest.
+    Webhook(webhook::Options),
     /// A million messages through a bounded backlog: the narrow table's size and the dispatcher's memory.
     Million(million::Options),
+    /// Webhooks to endpoints that answer, with and without one that never does.
+    Hung(hung::Options),
 }
 
 /// Runs it.
@@ -32,7 +44,10 @@ pub fn run(what: &What) -> anyhow::Result<()> {
     runtime.block_on(async {
         match what {
             What::Outbox(options) => outbox::measure(options).await,
+            What::Meta(options) => meta::measure(options).await,
+            What::Webhook(options) => webhook::measure(options).await,
             What::Million(options) => million::measure(options).await,
+            What::Hung(options) => hung::measure(options).await,
         }
     })
 }
@@ -51,4 +66,12 @@ pub fn product(options: &NullOptions) -> anyhow::Result<()> {
 /// The store's.
 pub fn bare(options: &BareOptions) -> anyhow::Result<()> {
     bare::serve(options)
+}
+
+/// reqwest alone, until it is ended.
+///
+/// # Errors
+/// A request fails.
+pub fn post(options: &PostOptions) -> anyhow::Result<()> {
+    post::serve(options)
 }

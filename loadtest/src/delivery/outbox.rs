@@ -97,7 +97,7 @@ async fn one(store: &Store, who: Who, options: &Options) -> anyhow::Result<Round
     let now = now_secs();
     outbox
         .fill(null::NAME, &destinations, 0..options.messages, |n| {
-            payload::purchase(n, now)
+            payload::purchase(n, now, 1)
         })
         .await?;
     let mut process = start(who, &outbox, options)?;
@@ -169,7 +169,7 @@ fn section(options: &Options, product: &[Round], bare: &[Round]) -> anyhow::Resu
         out,
         "{} messages with payloads of {} bytes for {} destinations; claimed, answered at once by a channel that takes {} a request and\n{} requests a destination, ended, written to the send log. The bare loop runs the same statements, one connection for claims\nof 1000 and one for ends of up to 2000, and nothing else. PostgreSQL durable (fsync on), with\n{}. Medians of {} rounds in turns, after one of the bare loop to warm up.\n",
         options.messages,
-        payload::purchase(1, now_secs()).len(),
+        payload::purchase(1, now_secs(), 1).len(),
         options.destinations,
         options.batch,
         options.concurrency,

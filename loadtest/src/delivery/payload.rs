@@ -3,12 +3,20 @@
 use millrace::delivery::meta::event::{Occasion, freeze};
 use rust_decimal::Decimal;
 
-/// The dataset that all events are for.
-pub const DATASET: &str = "1234567890123456";
+/// The token of all datasets.
+pub const TOKEN: &str = "bench-token";
 
-/// The `n`th purchase of now; each has an id, a click, a person and an amount of its own.
+/// The dataset of the `i`th pixel.
 #[must_use]
-pub fn purchase(n: u32, now_secs: i64) -> String {
+pub fn dataset(i: usize) -> String {
+    format!("12345678901234{i:02}")
+}
+
+/// The `n`th purchase of now, for the dataset of the pixel `n` modulo `pixels`; each has an id, a click, a person and an amount
+/// of its own.
+#[must_use]
+pub fn purchase(n: u32, now_secs: i64, pixels: usize) -> String {
+    let dataset = dataset(n as usize % pixels.max(1));
     let id = format!("cv_{n:012}");
     let click = format!("{:022x}", u64::from(n).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     let email = format!(
@@ -27,7 +35,7 @@ pub fn purchase(n: u32, now_secs: i64) -> String {
     );
     let ip = format!("203.0.{}.{}", (n >> 8) % 114, n % 256);
     let frozen = freeze(&Occasion {
-        dataset: DATASET,
+        dataset: &dataset,
         event_id: &id,
         event_name: "Purchase",
         event_time: now_secs - 30,
@@ -58,9 +66,9 @@ mod tests {
 
     #[test]
     fn it_is_about_a_kilobyte_and_may_be_sent() {
-        let payload = purchase(7, 1_800_000_000);
+        let payload = purchase(7, 1_800_000_000, 1);
         assert!((900..1_300).contains(&payload.len()), "{}", payload.len());
         assert!(payload.contains("\"fbc\":\"fb.1."), "{payload}");
-        assert_ne!(payload, purchase(8, 1_800_000_000));
+        assert_ne!(payload, purchase(8, 1_800_000_000, 1));
     }
 }

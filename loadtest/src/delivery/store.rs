@@ -1,7 +1,7 @@
 //! A durable PostgreSQL with an outbox in it: filled by the product's own COPYs, held until the clock runs, watched until
 //! nothing is due.
 
-use crate::stack::POSTGRES_SETTINGS;
+use crate::stack::{POSTGRES_SETTINGS, database_on};
 use anyhow::{Context, ensure};
 use millrace::delivery::outbox::{self, Message, id_of};
 use millrace::postgres::pool::Database;
@@ -11,6 +11,7 @@ use millrace::runtime::session::{Connect, Session};
 use millrace::settings;
 use millrace_schemas::ids::RecordId;
 use millrace_tests::postgres::{DedicatedServer, TestDatabase};
+use millrace_topics::pglog;
 use std::time::{Duration, Instant};
 
 /// Messages of one transaction of the filler.
@@ -47,8 +48,12 @@ impl Store {
     /// # Errors
     /// The store's.
     pub async fn fresh(&self) -> anyhow::Result<Outbox> {
-        let database = TestDatabase::create_on(&self.server).await;
+        // With topics: `run` does not start without.
+        let (database, topics) = database_on(&self.server, 1).await?;
         let session = session(database.url()).await?;
+        for topic in &topics {
+            pglog::create_topic(session.client(), topic).await?;
+        }
         let workspace = millrace_tests::outbox::workspace(session.client(), "bench").await?;
         // What earlier rounds left to be written is not this one's.
         session.batch("CHECKPOINT").await?;
@@ -110,10 +115,11 @@ impl Outbox {
         Ok(numbers)
     }
 
-    /// Puts messages `range` into the outbox, to the destinations in turns, due at once, as the transaction of a batch would.
+    /// Puts messages `range` into the outbox, due at once, as the transaction of a batch would: message `n` is for destination
+    /// `n` modulo their number.
     ///
     /// # Errors
-    /// The store's.
+    /// There is no destination, or the store's.
     pub async fn fill(
         &self,
         channel: &'static str,
@@ -121,11 +127,16 @@ impl Outbox {
         range: std::ops::Range<u32>,
         payload: impl Fn(u32) -> String,
     ) -> anyhow::Result<()> {
+        ensure!(!destinations.is_empty(), "no destination to fill");
         for from in range.clone().step_by(FILL as usize) {
             let wall = SystemClock.wall();
             let to = range.end.min(from + FILL);
-            let messages = (from..to).zip(destinations.iter().cycle());
-            let messages: Vec<Message> = messages
+            let to_whom = (0..)
+                .map(|i| i % destinations.len())
+                .skip(from as usize % destinations.len());
+            let messages: Vec<Message> = (from..to)
+                .zip(to_whom)
+                .filter_map(|(n, i)| Some((n, *destinations.get(i)?)))
                 .map(|(n, destination)| {
                     let cause = RecordId {
                         topic_no: 1,
@@ -133,10 +144,10 @@ impl Outbox {
                         offset: i64::from(n),
                     };
                     Message {
-                        id: id_of(wall, cause, channel, *destination, "bench"),
+                        id: id_of(wall, cause, channel, destination, "bench"),
                         workspace: self.workspace,
                         channel,
-                        destination: *destination,
+                        destination,
                         subject_key: None,
                         scope_key: None,
                         dedupe_key: None,
