@@ -2,7 +2,7 @@
 
 mod crossing;
 mod delivery;
-mod facts;
+pub mod facts;
 mod life;
 mod lists;
 mod outbox;

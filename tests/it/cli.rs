@@ -1,5 +1,7 @@
 //! The command line over a deployment: `run`, and what an operator does to groups, positions, topics and dead letters.
 
+mod outbox;
+
 use bytes::Bytes;
 use millrace_tests::deployment::{Deployment, Log};
 use millrace_tests::postgres::{DedicatedServer, TestDatabase};

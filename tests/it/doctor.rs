@@ -188,6 +188,88 @@ async fn what_the_store_lacks_is_named() {
 }
 
 #[tokio::test]
+async fn what_does_not_leave_is_named() {
+    let p = Patient::healthy().await;
+    p.sql(
+        "INSERT INTO pixels (pixel_id, workspace_id, name, dataset_id) SELECT 'px_1', workspace_id, 'P', '1' FROM workspaces;
+         INSERT INTO webhooks (webhook_id, workspace_id, name, url, events)
+         SELECT 'wh_1', workspace_id, 'W', 'https://x.example/', '{visit}' FROM workspaces",
+    )
+    .await;
+    let well = p.doctor(|l| l).await;
+    assert_eq!(well.code, Some(0), "{}", well.text);
+    assert!(well.text.contains("2 destinations"), "{}", well.text);
+
+    let due = "INSERT INTO outbox_due (outbox_id, created_at, destination_no, due_at)
+               SELECT gen_random_uuid(), now() - interval '1 day', destination_no, now() - interval";
+    p.breaks(
+        &format!("{due} '61 minutes' FROM destinations WHERE ref = 'wh_1'"),
+        "DELETE FROM outbox_due",
+        &["outbox", "overdue", "wh_1"],
+    )
+    .await;
+    // Paused, with messages: it fails, and says what to do. With none, or by hand, it is only to look at.
+    let pause = "UPDATE destinations SET paused_code = 'meta_token_invalid', paused_reason = 'token expired', paused_by = 'millrace',
+                 paused_at = now() WHERE ref = 'px_1'";
+    let resume = "UPDATE destinations SET paused_code = NULL";
+    p.breaks(
+        &format!("{pause}; {due} '2 days' FROM destinations WHERE ref = 'px_1'"),
+        &format!("{resume}; DELETE FROM outbox_due"),
+        &["destinations", "px_1", "token expired", "messages wait"],
+    )
+    .await;
+    p.sql(pause).await;
+    let answer = p.doctor(|l| l).await;
+    assert_eq!(answer.code, Some(0), "{}", answer.text);
+    assert!(answer.warned("destinations") && answer.text.contains("/v1/pixels/px_1/credentials"));
+    p.sql(&format!(
+        "{resume}; INSERT INTO paused_channels VALUES ('*', 'restored from a backup', 'cli'); {due} '2 days' FROM destinations"
+    ))
+    .await;
+    let answer = p.doctor(|l| l).await;
+    assert_eq!(answer.code, Some(0), "{}", answer.text);
+    assert!(answer.warned("outbox") && answer.text.contains("release --all-held"));
+    p.sql("DELETE FROM paused_channels; DELETE FROM outbox_due")
+        .await;
+
+    // Each kind of secret, by its name and the id of its key.
+    let sealed = |purpose: &str| {
+        Seals::from_texts(Some(OTHER_KEY), None)
+            .unwrap()
+            .seal(purpose, b"hush")
+            .unwrap()
+    };
+    p.client
+        .execute(
+            "UPDATE pixels SET access_token_sealed = $1, app_secret_sealed = $2",
+            &[
+                &sealed("pixel-access-token:px_1"),
+                &sealed("pixel-app-secret:px_1"),
+            ],
+        )
+        .await
+        .unwrap();
+    p.client
+        .execute(
+            "UPDATE webhooks SET secret_sealed = $1, previous_secret_sealed = $1, previous_until = now() + interval '1 hour'",
+            &[&sealed("webhook-secret:wh_1")],
+        )
+        .await
+        .unwrap();
+    let shut = p.doctor(|l| l).await;
+    for name in [
+        "px_1 access token",
+        "px_1 app secret",
+        "wh_1 secret",
+        "wh_1 previous secret",
+    ] {
+        expect(&shut, &["secrets", "4 of 5", name, "sealed under key"]);
+    }
+    let both = |l: Launch| l.env("MILLRACE_SECRET_KEY_OLD", OTHER_KEY);
+    assert_eq!(p.doctor(both).await.code, Some(0));
+}
+
+#[tokio::test]
 async fn topics_that_do_not_fit_are_named() {
     let p = Patient::healthy().await;
     p.breaks(

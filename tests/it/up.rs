@@ -122,6 +122,32 @@ async fn from_nothing_through_crashes_to_an_orderly_end() {
     assert!(!data.join("database.url").exists());
 }
 
+#[tokio::test]
+async fn after_a_restore_nothing_leaves_until_it_is_released() {
+    let scratch = Scratch::new("up-restore").unwrap();
+    let doors = free_address().unwrap();
+    let mut process = launch("up", &scratch, doors)
+        .arg("up")
+        .arg("--after-restore")
+        .spawn()
+        .unwrap();
+    process.wait_for_log("millrace is up", SOON).await.unwrap();
+    assert!(
+        process.log_text().contains("release --all-held"),
+        "{}",
+        process.log_text()
+    );
+    // It is not forgotten by the next start either.
+    assert!(process.terminate(SOON).await.unwrap().success());
+    let (mut process, _) = up("up-2", &scratch).await;
+    let release = ["outbox", "release", "--all-held"];
+    let said = command(&scratch, "release", &release).await;
+    assert!(said.contains("the outbox goes on"), "{said}");
+    let said = command(&scratch, "again", &release).await;
+    assert!(said.contains("was not held"), "{said}");
+    assert!(process.terminate(SOON).await.unwrap().success());
+}
+
 /// Idle, `up` is small: the bound leaves room for whoever measures with another allocator or more threads.
 #[tokio::test]
 async fn idle_it_needs_little_memory() {

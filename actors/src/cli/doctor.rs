@@ -1,5 +1,6 @@
 //! `millrace doctor`: looks at everything the product depends on, and says what to do about what is not right.
 
+mod delivery;
 mod door;
 mod flow;
 mod log;
@@ -13,7 +14,7 @@ use std::process::ExitCode;
 use tokio_postgres::Client;
 
 /// Settings, the database (version, TLS, schema, partitions, clock, durability), the log and its topics, stopped and ownerless
-/// partitions, the disk, the sealing key and what it seals, the doors. Every line is OK, WARN or FAIL with what to do; the exit
+/// partitions, the disk, the sealing key and what it seals, paused destinations and overdue messages, the doors. Every line is OK, WARN or FAIL with what to do; the exit
 /// code is 1 if anything failed. It changes nothing.
 #[derive(Debug, clap::Args)]
 #[command(
@@ -54,6 +55,11 @@ struct Finding {
 pub(super) struct Findings(Vec<Finding>);
 
 impl Findings {
+    /// How many.
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
     pub fn ok(&mut self, what: &'static str, says: impl Into<String>) {
         self.add(what, State::Ok, says, None);
     }
@@ -159,12 +165,15 @@ async fn further(
         findings.broken("partitions", &e);
     }
     if let Some(seals) = seals
-        && let Err(e) = store::seals(client, &seals, findings).await
+        && let Err(e) = delivery::seals(client, &seals, findings).await
     {
         findings.broken("secrets", &e);
     }
     let lags = log::look(context, database, client, findings).await;
     if let Err(e) = flow::look(client, &lags, findings).await {
         findings.broken("groups", &e);
+    }
+    if let Err(e) = delivery::look(client, findings).await {
+        findings.broken("outbox", &e);
     }
 }

@@ -17,6 +17,7 @@ mod lag;
 mod log;
 mod meta;
 mod migrate;
+mod outbox;
 mod output;
 mod positions;
 pub mod process;
@@ -73,6 +74,9 @@ enum Command {
     /// Dead letters: list, show, replay, discard.
     #[command(subcommand)]
     Dlq(dlq::Args),
+    /// Messages on their way out: list, show, release, cancel; pause and resume.
+    #[command(subcommand)]
+    Outbox(outbox::Args),
     /// Everything known of one click, in order.
     Trace(trace::Args),
     /// What Meta would be told.
@@ -135,6 +139,7 @@ fn dispatch(command: Command, context: Context) -> anyhow::Result<ExitCode> {
             Command::Positions(args) => positions::run(&context, args).await,
             Command::Groups(args) => groups::run(&context, args).await,
             Command::Dlq(args) => dlq::run(&context, args).await,
+            Command::Outbox(args) => outbox::run(&context, args).await,
             Command::Trace(args) => trace::run(&context, args).await,
             Command::Meta(args) => meta::run(&context, args),
             Command::Doctor(args) => doctor::run(&context, args).await,

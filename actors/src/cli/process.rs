@@ -11,6 +11,7 @@ pub use roles::Roles;
 use super::log::{self, Log};
 use crate::attribution::actor::Attribution;
 use crate::delivery::dispatcher::{Delivery, DeliveryConfig};
+use crate::delivery::holds;
 use crate::ingress::state::StoppedPartitions;
 use crate::postgres::pool::{Database, DatabaseError, chain};
 use crate::postgres::{Pool, migrate};
@@ -58,6 +59,8 @@ pub struct Plan {
     pub seals: Seals,
     /// The folder whose disk holds the log, where it is this machine's.
     pub log_disk: Option<PathBuf>,
+    /// Why nothing may leave the outbox before a person lets it go on, if so.
+    pub hold: Option<&'static str>,
 }
 
 /// A running consumer group of this process.
@@ -94,6 +97,9 @@ impl Process {
         let clock = clock::from_environment();
         let database = Database::new(&settings.database, &roles.name())?;
         let client = migrated(&database).await?;
+        if let Some(reason) = plan.hold {
+            holds::hold(&client, holds::EVERYTHING, reason, "cli").await?;
+        }
         let log = Log::of(&settings, &database)?;
         let topics = topics(&client, &log, &settings, plan.create_topics).await?;
         drop(client);

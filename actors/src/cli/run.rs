@@ -36,6 +36,7 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<ExitCod
         metrics: Metrics::install()?,
         seals: Seals::from_environment()?,
         log_disk: None,
+        hold: None,
     };
     let process = tokio::select! {
         process = Process::start(plan) => process?,

@@ -1,5 +1,7 @@
 //! `millrace trace CLICK_ID`: everything known of one click, in order.
 
+mod messages;
+
 use super::Context;
 use super::output::Listing;
 use crate::api::workspaces;
@@ -13,8 +15,8 @@ use std::process::ExitCode;
 use tokio_postgres::{Client, Row};
 use uuid::Uuid;
 
-/// Visits, clicks, postbacks with their outcomes, conversions and their changes, what waits and what died: one row an event,
-/// oldest first.
+/// Visits, clicks, postbacks with their outcomes, conversions and their changes, what waits, what died, and the messages that went
+/// out because of it with their attempts: one row an event, oldest first.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     millrace trace 01k9vq3w5e8z4d7m2s6x0a1b2c --workspace acme\n  \
@@ -42,6 +44,7 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<ExitCod
         .with_context(|| format!("no workspace `{}`", args.workspace))?;
     let key = ClickKey::new(workspace.workspace_id, &args.click_id);
     let mut events = events(&client, workspace.workspace_id, key.key, &args.click_id).await?;
+    messages::add(&client, workspace.workspace_id, &mut events).await?;
     events.sort_by_key(|e| (e.at, e.rank, e.record));
     if events.is_empty() {
         eprintln!(

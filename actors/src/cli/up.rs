@@ -17,9 +17,15 @@ use std::process::ExitCode;
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  millrace up\n  MILLRACE_HTTP__DOORS=0.0.0.0:8080 millrace up\n  \
-    DATABASE_URL=postgres://millrace@db/millrace millrace up"
+    DATABASE_URL=postgres://millrace@db/millrace millrace up\n  \
+    millrace up --after-restore"
 )]
-pub(super) struct Args {}
+pub(super) struct Args {
+    /// The database was restored from a backup: nothing leaves until `millrace outbox release --all-held`, since what is due in
+    /// it may have been sent after the backup was made.
+    #[arg(long)]
+    after_restore: bool,
+}
 
 /// Everything, running in this process.
 pub struct Up {
@@ -33,7 +39,19 @@ impl Up {
     ///
     /// # Errors
     /// No PostgreSQL can be found or started; see [`Process::start`].
-    pub async fn start(mut settings: Settings, metrics: Metrics) -> anyhow::Result<Up> {
+    pub async fn start(settings: Settings, metrics: Metrics) -> anyhow::Result<Up> {
+        Up::start_held(settings, metrics, None).await
+    }
+
+    /// As [`Up::start`]; with a reason, nothing leaves the outbox before a person lets it go on.
+    ///
+    /// # Errors
+    /// As [`Up::start`].
+    pub async fn start_held(
+        mut settings: Settings,
+        metrics: Metrics,
+        hold: Option<&'static str>,
+    ) -> anyhow::Result<Up> {
         let server = match settings.database.url {
             Some(_) => None,
             None => {
@@ -43,7 +61,7 @@ impl Up {
                 Some(server)
             }
         };
-        match Up::process_on(&settings, server.as_ref(), metrics).await {
+        match Up::process_on(&settings, server.as_ref(), metrics, hold).await {
             Ok(process) => Ok(Up {
                 process,
                 server,
@@ -62,6 +80,7 @@ impl Up {
         settings: &Settings,
         server: Option<&Server>,
         metrics: Metrics,
+        hold: Option<&'static str>,
     ) -> anyhow::Result<Process> {
         // Without a key of the operator's, one is kept beside the data.
         let seals =
@@ -73,6 +92,7 @@ impl Up {
             metrics,
             seals,
             log_disk: server.map(|s| s.data().to_owned()),
+            hold,
         })
         .await
     }
@@ -109,16 +129,20 @@ impl Up {
     }
 }
 
-pub(super) async fn run(context: &Context, _: Args) -> anyhow::Result<ExitCode> {
+pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<ExitCode> {
     let mut signals = Signals::listen()?;
     let metrics = Metrics::install()?;
+    let hold = args.after_restore.then_some("restored from a backup");
     let up = tokio::select! {
-        up = Up::start(context.settings().clone(), metrics) => up?,
+        up = Up::start_held(context.settings().clone(), metrics, hold) => up?,
         // Dropping the start stops what it has started.
         _ = signals.next() => return Ok(ExitCode::SUCCESS),
     };
     let database = Database::new(&up.settings.database, "cli")?;
-    let text = up.process.greeting();
+    let mut text = up.process.greeting();
+    if hold.is_some() {
+        text.push_str("\n  outbox     held; `millrace outbox list --status scheduled`, then `millrace outbox release --all-held`");
+    }
     context.say(
         &format!(
             "{text}\n  database   {}\n\nnext: `millrace workspace create acme`, then `millrace key create --workspace acme --name me --scopes full`",

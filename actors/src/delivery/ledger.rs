@@ -270,27 +270,11 @@ pub async fn show(
     let Some(delivery) = with_due(client, vec![delivery(&row)?]).await?.pop() else {
         return Ok(None);
     };
-    let rows = client
-        .query(
-            "SELECT sent_at, attempt, result, code, duration_ms, target, excerpt FROM send_log
-             WHERE outbox_id = $1 AND sent_at >= $2::timestamptz - interval '1 day' ORDER BY sent_at DESC, attempt DESC LIMIT 200",
-            &[&id, &Tz(delivery.created_at)],
-        )
-        .await?;
-    let mut attempts = rows
-        .iter()
-        .map(|r| {
-            Ok(Attempt {
-                at: r.try_get::<_, Tz>(0)?.0,
-                attempt: r.try_get(1)?,
-                result: r.try_get(2)?,
-                code: r.try_get(3)?,
-                duration_ms: r.try_get(4)?,
-                target: r.try_get(5)?,
-                excerpt: r.try_get(6)?,
-            })
-        })
-        .collect::<Result<Vec<_>, Error>>()?;
+    let mut attempts: Vec<Attempt> = attempts(client, &[id], delivery.created_at, 200)
+        .await?
+        .into_iter()
+        .map(|(_, a)| a)
+        .collect();
     attempts.reverse();
     Ok(Some(Whole {
         delivery,
@@ -305,4 +289,38 @@ impl Delivery {
     pub fn idempotent(&self) -> bool {
         IDEMPOTENT.contains(&self.channel.as_str())
     }
+}
+
+/// The send log of messages none of which was written before `since`, newest first.
+///
+/// # Errors
+/// The store's.
+pub async fn attempts(
+    client: &impl GenericClient,
+    ids: &[Uuid],
+    since: Micros,
+    most: i64,
+) -> Result<Vec<(Uuid, Attempt)>, Error> {
+    let rows = client
+        .query(
+            "SELECT sent_at, attempt, result, code, duration_ms, target, excerpt, outbox_id FROM send_log
+             WHERE outbox_id = ANY($1) AND sent_at >= $2::timestamptz - interval '1 day'
+             ORDER BY sent_at DESC, attempt DESC LIMIT $3",
+            &[&ids, &Tz(since), &most],
+        )
+        .await?;
+    rows.iter()
+        .map(|r| {
+            let attempt = Attempt {
+                at: r.try_get::<_, Tz>(0)?.0,
+                attempt: r.try_get(1)?,
+                result: r.try_get(2)?,
+                code: r.try_get(3)?,
+                duration_ms: r.try_get(4)?,
+                target: r.try_get(5)?,
+                excerpt: r.try_get(6)?,
+            };
+            Ok((r.try_get(7)?, attempt))
+        })
+        .collect()
 }

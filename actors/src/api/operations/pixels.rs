@@ -3,7 +3,6 @@
 mod credentials;
 mod fields;
 
-pub use credentials::{app_secret_purpose, token_purpose};
 pub use fields::{ActionSource, DataProcessing, Fields, Platform, ProcessingOption, Status};
 
 use crate::api::call::{Answer, Call, to_json};

@@ -4,7 +4,6 @@ mod fields;
 mod secret;
 
 pub use fields::{Event, Fields, Status};
-pub use secret::seal_purpose;
 
 use crate::api::call::{Answer, Call};
 use crate::api::entity::{self, Entity, Stored};
@@ -14,6 +13,7 @@ use crate::api::problem::Problem;
 use crate::api::registry::{Effect, Method, Operation, Param, Precondition};
 use crate::api::schema::{input, output};
 use crate::api::workspaces::is_name;
+use crate::delivery::holds;
 use fields::check_url;
 use futures::future::LocalBoxFuture;
 use schemars::JsonSchema;
@@ -116,6 +116,14 @@ impl Entity for Webhooks {
     }
 
     async fn update(call: &Call<'_>, id: &str, f: &Fields) -> Result<(), Problem> {
+        // An address that could not be sent to may be another one now.
+        let moved = call
+            .tx
+            .query_opt(
+                "SELECT 1 FROM webhooks WHERE workspace_id = $1 AND webhook_id = $2 AND url <> $3",
+                &[&call.workspace()?, &id, &f.url],
+            )
+            .await?;
         call.tx
             .execute(
                 "UPDATE webhooks SET name = $3, url = $4, events = $5, status = $6::text,
@@ -134,6 +142,9 @@ impl Entity for Webhooks {
                 ],
             )
             .await?;
+        if moved.is_some() {
+            holds::resume_mended(call.tx, call.workspace()?, id).await?;
+        }
         Ok(())
     }
 }

@@ -284,38 +284,6 @@ pub(super) async fn partitions(client: &Client, findings: &mut Findings) -> anyh
     Ok(())
 }
 
-/// Every sealed secret must open.
-pub(super) async fn seals(
-    client: &Client,
-    seals: &Seals,
-    findings: &mut Findings,
-) -> anyhow::Result<()> {
-    const WHAT: &str = "secrets";
-    let rows = client
-        .query(
-            "SELECT network_id, secret_sealed FROM networks WHERE secret_sealed IS NOT NULL ORDER BY network_id",
-            &[],
-        )
-        .await?;
-    let shut: Vec<String> = rows
-        .iter()
-        .filter(|r| {
-            let (id, blob): (String, Vec<u8>) = (r.get(0), r.get(1));
-            seals.open(&format!("network-secret:{id}"), &blob).is_err()
-        })
-        .map(|r| r.get(0))
-        .collect();
-    match shut.as_slice() {
-        [] => findings.ok(WHAT, format!("{} sealed, all open", rows.len())),
-        shut => findings.fail(
-            WHAT,
-            format!("{} of {} do not open: {}", shut.len(), rows.len(), shut.join(", ")),
-            "give the key they were sealed with as MILLRACE_SECRET_KEY_OLD, or rotate these networks' secrets",
-        ),
-    }
-    Ok(())
-}
-
 /// The disk below the data of `millrace up`, where they are on this machine.
 pub(super) fn disk(context: &Context, findings: &mut Findings) {
     const WHAT: &str = "disk";

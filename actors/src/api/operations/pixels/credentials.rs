@@ -7,22 +7,11 @@ use crate::api::faults::{ChangeError, Faults};
 use crate::api::problem::Problem;
 use crate::api::schema::input;
 use crate::delivery::holds;
+use crate::delivery::meta::settings::{app_secret_purpose, token_purpose};
 use futures::future::LocalBoxFuture;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
-
-/// What a sealed access token is bound to.
-#[must_use]
-pub fn token_purpose(pixel_id: &str) -> String {
-    format!("pixel-access-token:{pixel_id}")
-}
-
-/// What a sealed app secret is bound to.
-#[must_use]
-pub fn app_secret_purpose(pixel_id: &str) -> String {
-    format!("pixel-app-secret:{pixel_id}")
-}
 
 /// Absent keeps, null takes away.
 fn kept<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Option<String>>, D::Error> {

@@ -6,6 +6,7 @@ use crate::api::entity::{self, Entity};
 use crate::api::faults::ChangeError;
 use crate::api::problem::Problem;
 use crate::delivery::holds;
+use crate::delivery::webhook::settings::seal_purpose;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use futures::future::LocalBoxFuture;
@@ -24,12 +25,6 @@ pub(super) struct Shown {
     /// The secret that its deliveries are signed with, `whsec_…`: shown now and never again.
     #[schemars(extend("x-class" = "secret"))]
     secret: Option<String>,
-}
-
-/// What a sealed webhook secret is bound to.
-#[must_use]
-pub fn seal_purpose(webhook_id: &str) -> String {
-    format!("webhook-secret:{webhook_id}")
 }
 
 /// Gives a webhook a fresh secret. The one before signs too for `overlap_s` more, if it still opens.
