@@ -4,6 +4,7 @@ mod answers;
 mod bench;
 mod parts;
 mod pixel;
+mod product;
 
 use bench::{Bench, PIXEL, SECRET, TOKEN, frozen, is_retry};
 use millrace::delivery::channel::Verdict;

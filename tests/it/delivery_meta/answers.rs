@@ -190,6 +190,10 @@ async fn an_answer_that_repeats_the_request_tells_no_secret() {
         said.starts_with("code=190; type=OAuthException; message=Malformed request"),
         "{said}"
     );
+    // So long that its code lies beyond what is read: nothing final follows from half an answer.
+    bench.meta.script([Fault::Echo]);
+    let long = bench.send((0..200).map(|n| frozen(&format!("e{n}"))).collect());
+    retry(&long.await, "answer_too_long", false, false);
     let raw = plain(500, None, &format!("upstream saw {}", super::TOKEN));
     let sent = one(&bench, raw).await;
     assert_eq!(

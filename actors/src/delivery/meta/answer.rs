@@ -55,9 +55,9 @@ fn about_proof(error: &Value) -> bool {
         .is_some_and(|m| m.contains("appsecret_proof"))
 }
 
-/// Judges an answer; `after` is its `Retry-After`.
+/// Judges an answer; `after` is its `Retry-After`, `cut`: its body went on beyond what was read.
 #[must_use]
-pub fn judge(status: u16, body: &[u8], after: Option<Duration>) -> Meaning {
+pub fn judge(status: u16, body: &[u8], cut: bool, after: Option<Duration>) -> Meaning {
     let value: Option<Value> = serde_json::from_slice(body).ok();
     if let Some(error) = value.as_ref().and_then(error_of) {
         return by_code(status, error, after);
@@ -74,6 +74,8 @@ pub fn judge(status: u16, body: &[u8], after: Option<Duration>) -> Meaning {
         .and_then(Value::as_u64);
     match (status, received) {
         (200..=299, Some(n)) => Meaning::Received(n),
+        // What it says of itself lies beyond the bound: nothing final follows from half an answer.
+        (300..=499, _) if cut => again("answer_too_long".into(), false),
         // A success without a receipt proves nothing.
         (200..=299, None) => again("no_receipt".into(), true),
         (408 | 429, _) => again(format!("http_{status}").into(), false),

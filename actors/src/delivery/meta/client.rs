@@ -119,13 +119,14 @@ impl Client {
             .get(reqwest::header::RETRY_AFTER)
             .and_then(|v| v.to_str().ok())
             .and_then(|v| schedule::retry_after(v, now));
-        let mut answer = Vec::new();
+        let (mut answer, mut cut) = (Vec::new(), false);
         loop {
             match response.chunk().await {
                 Ok(Some(piece)) => {
                     let room = ANSWER_AT_MOST - answer.len();
                     answer.extend(piece.iter().take(room));
-                    if piece.len() >= room {
+                    if piece.len() > room {
+                        cut = true;
                         break;
                     }
                 }
@@ -133,7 +134,7 @@ impl Client {
                 Err(error) => return lost(&error),
             }
         }
-        let meaning = answer::judge(status, &answer, after);
+        let meaning = answer::judge(status, &answer, cut, after);
         let secrets = [
             pixel.token.as_str(),
             pixel.app_secret.as_deref().unwrap_or_default(),

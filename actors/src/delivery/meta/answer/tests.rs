@@ -2,7 +2,7 @@ use super::*;
 use serde_json::json;
 
 fn judged(status: u16, body: &Value) -> Meaning {
-    judge(status, body.to_string().as_bytes(), None)
+    judge(status, body.to_string().as_bytes(), false, None)
 }
 
 fn error(code: u64, subcode: Option<u64>) -> Value {
@@ -69,16 +69,36 @@ fn without_an_error_the_status_counts() {
         Meaning::Received(7)
     );
     assert_eq!(
-        judge(200, b"<html>", None),
+        judge(200, b"<html>", false, None),
         again("no_receipt", true, false)
     );
-    assert_eq!(judge(204, b"", None), again("no_receipt", true, false));
-    assert_eq!(judge(500, b"", None), again("http_500", true, true));
-    assert_eq!(judge(429, b"", None), again("http_429", false, false));
-    assert_eq!(judge(400, b"", None), Meaning::Refused("http_400".into()));
-    assert_eq!(judge(302, b"", None), Meaning::Refused("http_302".into()));
-    let large = judge(413, b"", None);
+    assert_eq!(
+        judge(204, b"", false, None),
+        again("no_receipt", true, false)
+    );
+    assert_eq!(judge(500, b"", false, None), again("http_500", true, true));
+    assert_eq!(
+        judge(429, b"", false, None),
+        again("http_429", false, false)
+    );
+    assert_eq!(
+        judge(400, b"", false, None),
+        Meaning::Refused("http_400".into())
+    );
+    assert_eq!(
+        judge(302, b"", false, None),
+        Meaning::Refused("http_302".into())
+    );
+    let large = judge(413, b"", false, None);
     assert!(matches!(large, Meaning::OneIsBad { index: None, .. }));
+    assert_eq!(
+        judge(400, b"{\"error\":{\"mess", true, None),
+        again("answer_too_long", false, false)
+    );
+    assert_eq!(
+        judge(200, b"{\"events", true, None),
+        again("no_receipt", true, false)
+    );
     // An error that says nothing of itself.
     assert_eq!(
         judged(200, &json!({"error": "oops"})),
@@ -90,7 +110,7 @@ fn without_an_error_the_status_counts() {
     );
     let after = Some(Duration::from_secs(9));
     assert!(matches!(
-        judge(429, b"", after),
+        judge(429, b"", false, after),
         Meaning::Again { after: Some(a), .. } if a.as_secs() == 9
     ));
 }
@@ -167,7 +187,7 @@ fn what_is_secret_or_personal_is_taken_out() {
 proptest::proptest! {
     #[test]
     fn any_answer_is_judged(status in 100u16..1000, body in "\\PC{0,60}|\\{\"error\":\\PC{0,40}\\}") {
-        let _ = judge(status, body.as_bytes(), None);
+        let _ = judge(status, body.as_bytes(), false, None);
         let said = excerpt(body.as_bytes(), &["0x0x"]);
         proptest::prop_assert!(!said.contains("0x0x"));
     }
