@@ -88,3 +88,98 @@ async fn everything_due_leaves_once_and_is_written_down() {
     let status = process.wait(PATIENCE).await.unwrap();
     assert!(status.success(), "{}", process.last_words(20));
 }
+
+const RIGHT: &str = "0707070707070707070707070707070707070707070707070707070707070707";
+const WRONG: &str = "0808080808080808080808080808080808080808080808080808080808080808";
+
+/// Started under a wrong key nothing is sent and nothing ends: destinations pause, `doctor` names them and the key, and under the
+/// right one they go on by themselves.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wrong_key_at_the_start_pauses_and_ends_nothing() {
+    let deployment = Deployment::start("wrong-key", Log::Postgres, 1)
+        .await
+        .unwrap();
+    let store = deployment.store().await;
+    let workspace = outbox::workspace(&store, "acme").await.unwrap();
+    let hook = Receiver::start().unwrap();
+    let seals = millrace::sealing::Seals::from_texts(Some(RIGHT), None).unwrap();
+    let sealed = |purpose: &str, secret: &[u8]| seals.seal(purpose, secret).unwrap();
+    let secret = b"whsec_bWlsbHJhY2UtbWlsbHJhY2UtbWlsbHJhY2UtMzI=";
+    store
+        .execute(
+            "INSERT INTO webhooks (webhook_id, workspace_id, name, url, events, secret_sealed)
+             VALUES ('wh_1', $1, 'hook', $2, '{visit}', $3)",
+            &[
+                &workspace,
+                &hook.url("/hook"),
+                &sealed("webhook-secret:wh_1", secret),
+            ],
+        )
+        .await
+        .unwrap();
+    store
+        .execute(
+            "INSERT INTO pixels (pixel_id, workspace_id, name, dataset_id, currency, access_token_sealed)
+             VALUES ('px_1', $1, 'pixel', '77', 'USD', $2)",
+            &[&workspace, &sealed("pixel-access-token:px_1", b"token")],
+        )
+        .await
+        .unwrap();
+    let mut numbers = Vec::new();
+    for (channel, reference) in [("webhook", "wh_1"), ("meta", "px_1")] {
+        let no = outbox::destination(&store, workspace, channel, reference)
+            .await
+            .unwrap();
+        outbox::fill(&store, workspace, channel, no, 0..10, |n| {
+            format!("{{\"n\":{n}}}")
+        })
+        .await
+        .unwrap();
+        numbers.push(no);
+    }
+    let start = |name: &str, key: &str| {
+        let launch = sender(&deployment, name).env("MILLRACE_SECRET_KEY", key);
+        launch
+            .setting("delivery.meta.graph_url", "http://127.0.0.1:9")
+            .spawn()
+            .unwrap()
+    };
+    let paused = async || {
+        let sql = "SELECT count(*) FROM destinations WHERE paused_code = 'secret_unreadable'";
+        anyhow::Ok(store.query_one(sql, &[]).await?.get::<_, i64>(0))
+    };
+    let mut wrong = start("wrong", WRONG);
+    eventually("both are paused", PATIENCE, async || {
+        Ok((paused().await? == 2).then_some(()))
+    })
+    .await
+    .unwrap();
+    let doctor = deployment
+        .launch("doctor")
+        .unwrap()
+        .env("MILLRACE_SECRET_KEY", WRONG)
+        .arg("doctor");
+    let mut doctor = doctor.spawn().unwrap();
+    let status = doctor.wait(PATIENCE).await.unwrap();
+    let said = doctor.log_text();
+    assert!(!status.success(), "{said}");
+    for named in ["wh_1", "px_1", "MILLRACE_SECRET_KEY"] {
+        assert!(said.contains(named), "{named} is not named: {said}");
+    }
+    for no in &numbers {
+        let left = outbox::statuses(&store, *no).await.unwrap();
+        assert_eq!(left, counted(&[("due", 10)]));
+    }
+    wrong.signal(15);
+    assert!(wrong.wait(PATIENCE).await.unwrap().success());
+    assert_eq!(hook.received().len(), 0);
+
+    let _right = start("right", RIGHT);
+    eventually("the webhooks went out", PATIENCE, async || {
+        let sent = outbox::statuses(&store, numbers[0]).await?;
+        Ok((sent == counted(&[("sent", 10)])).then_some(()))
+    })
+    .await
+    .unwrap_or_else(|e| panic!("{e}\n{}", deployment.last_words()));
+    assert_eq!(paused().await.unwrap(), 0);
+}

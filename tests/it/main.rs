@@ -31,6 +31,7 @@ mod readme;
 mod receivers;
 mod relay;
 mod runtime;
+mod secrets;
 mod topics_kafka;
 mod topics_postgres;
 mod topics_suite;
