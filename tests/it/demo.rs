@@ -1,8 +1,12 @@
-//! The demo's recount: a ledger that adds up is balanced, one that was tampered with is not, whatever was done to it.
+//! The demo's recount: a ledger and an outbox that add up are balanced, tampered with they are not, whatever was done to them, and
+//! nor are they if the receivers counted otherwise.
 
+use millrace::cli::demo::deliveries;
 use millrace::cli::demo::drive::{Sent, Tally};
 use millrace::cli::demo::recount::recount;
 use millrace::cli::demo::report::checks;
+use millrace::cli::demo::scenery::{Campaign, Scenery};
+use millrace::cli::demo::stand_ins::Counts;
 use millrace::cli::demo::traffic::{Booking, Door, Expect, Expected};
 use millrace_schemas::journey::Role;
 use millrace_schemas::outcome::Outcome;
@@ -13,8 +17,9 @@ use std::process::{Command, Stdio};
 use tokio_postgres::Client;
 
 /// Two visits (one sent twice) and a click; four postbacks: one booked, one of them again, one that can never be booked, one
-/// that waits. Written by hand, as attribution writes it.
-const LEDGER: &str = "
+/// that waits. The conversion was told to Meta, at the second try, and to a webhook, which heard of the click too. Written by
+/// hand, as attribution and the channels write it.
+const LEDGER: &str = r#"
 INSERT INTO topics (name, generation, log_name, partitions) VALUES ('clicks', 1, 'clicks', 1), ('postbacks', 1, 'postbacks', 1);
 CREATE FUNCTION record(topic text, n bigint) RETURNS uuid LANGUAGE sql AS $$
     SELECT (lpad(to_hex(topic_no), 8, '0') || '00000000' || lpad(to_hex(n), 16, '0'))::uuid FROM topics WHERE name = topic $$;
@@ -25,8 +30,9 @@ INSERT INTO outcomes (group_name, topic_no, partition, outcome, reason, n)
         (VALUES ('clicks', 0, 3), ('clicks', 1, 1), ('postbacks', 0, 1), ('postbacks', 1, 1), ('postbacks', 2, 1),
                 ('postbacks', 3, 1)) AS c (name, o, n)
     WHERE topics.name = c.name;
-INSERT INTO visits (workspace_id, click_key, visit_id, record_id, accepted_at, stage, direct, campaign_id)
-    SELECT 1, record('clicks', n), record('clicks', n), record('clicks', n), now(), 0, false, 'camp'
+INSERT INTO visits (workspace_id, click_key, visit_id, record_id, accepted_at, stage, direct, campaign_id, journey)
+    SELECT 1, record('clicks', n), record('clicks', n), record('clicks', n), now(), 0, false, 'camp',
+        '{"pixels": [{"pixel": "px_other"}, {"pixel": "px_1"}]}'
     FROM generate_series(0, 1) n;
 INSERT INTO clicks (workspace_id, click_key, record_id, accepted_at, stage, campaign_id)
     VALUES (1, record('clicks', 0), record('clicks', 3), now(), 0, 'camp');
@@ -40,7 +46,16 @@ INSERT INTO postback_log (workspace_id, record_id, accepted_at, decided_at, outc
     FROM (VALUES (0, 0, ''), (1, 1, ''), (2, 3, 'payout_malformed'), (3, 2, '')) AS l (n, o, r);
 INSERT INTO parked (workspace_id, click_key, record_id, hash, accepted_at, deadline, kind, click_id, payload)
     VALUES (1, record('clicks', 9), record('postbacks', 3), 0, now(), now(), 'postback', 'nobody', '');
-";
+INSERT INTO outbox (outbox_id, created_at, workspace_id, channel, destination_no, payload, cause, status, attempts, ended_at)
+    SELECT record(topic, n), now(), 1, channel, 1, '{}', record('postbacks', 0), 'sent', attempts, now()
+    FROM (VALUES ('postbacks', 0, 'meta', 2), ('postbacks', 1, 'webhook', 1), ('clicks', 3, 'webhook', 1))
+        AS m (topic, n, channel, attempts);
+INSERT INTO send_log (sent_at, outbox_id, workspace_id, channel, destination_no, attempt, result)
+    SELECT now(), record(topic, n), 1, channel, 1, attempt, result
+    FROM (VALUES ('postbacks', 0, 'meta', 1, 'retry'), ('postbacks', 0, 'meta', 2, 'delivered'),
+        ('postbacks', 1, 'webhook', 1, 'delivered'), ('clicks', 3, 'webhook', 1, 'delivered'))
+        AS l (topic, n, channel, attempt, result);
+"#;
 
 fn generator() -> (Expected, Sent) {
     let mut expected = Expected::default();
@@ -77,12 +92,40 @@ fn generator() -> (Expected, Sent) {
     (expected, sent)
 }
 
+/// What the receivers of that counted.
+fn receivers() -> Counts {
+    let mut counts = Counts::default();
+    counts.meta.requests = 2;
+    counts.meta.refused = 1;
+    counts.meta.arrivals = 2;
+    counts.meta.unique = 1;
+    counts.meta.value = "12.5".parse().unwrap();
+    counts.hook.requests = 2;
+    counts.hook.messages = [("conversion".to_owned(), 1), ("click".to_owned(), 1)].into();
+    counts
+}
+
 /// Names of the checks that fail.
-async fn failing(client: &mut Client) -> Vec<String> {
+async fn failing(client: &mut Client, counts: &Counts) -> Vec<String> {
     let (expected, sent) = generator();
+    let campaign = Campaign {
+        id: "camp",
+        pixel: true,
+        ..Campaign::default()
+    };
+    let scenery = Scenery {
+        campaigns: vec![campaign],
+        ..Scenery::default()
+    };
     let found = recount(client).await.expect("the recount runs");
-    checks(&expected, &sent, &found)
+    let delivered = deliveries::recount(client, "px_1")
+        .await
+        .expect("the recount of deliveries runs");
+    let ledger = checks(&expected, &sent, &found);
+    let outbox = deliveries::checks(&expected, &scenery, &delivered, counts);
+    ledger
         .into_iter()
+        .chain(outbox)
         .filter(|c| !c.holds)
         .map(|c| format!("{}: {} instead of {}", c.name, c.found, c.expected))
         .collect()
@@ -93,7 +136,31 @@ async fn a_ledger_is_balanced_until_somebody_touches_it() {
     let database = TestDatabase::create().await;
     let mut client = connect(database.url()).await;
     client.batch_execute(LEDGER).await.expect("the ledger");
-    assert_eq!(failing(&mut client).await, Vec::<String>::new());
+    let counts = receivers();
+    assert_eq!(failing(&mut client, &counts).await, Vec::<String>::new());
+
+    type Miscount = (&'static str, fn(&mut Counts));
+    let otherwise: [Miscount; 9] = [
+        ("an event less", |c| c.meta.unique -= 1),
+        ("an event more", |c| c.meta.unique += 1),
+        ("another value", |c| c.meta.value += c.meta.value),
+        ("an arrival less", |c| c.meta.arrivals -= 1),
+        ("a request more", |c| c.hook.requests += 1),
+        ("a bad signature", |c| c.hook.forged += 1),
+        ("an id with another body", |c| c.hook.altered += 1),
+        ("a message more", |c| {
+            c.hook.messages.insert("visit".to_owned(), 1);
+        }),
+        ("a click less", |c| {
+            c.hook.messages.remove("click");
+        }),
+    ];
+    for (what, change) in otherwise {
+        let mut changed = counts.clone();
+        change(&mut changed);
+        let wrong = failing(&mut client, &changed).await;
+        assert!(!wrong.is_empty(), "nobody noticed: {what}");
+    }
 
     for tampering in [
         "DELETE FROM conversions",
@@ -115,16 +182,28 @@ async fn a_ledger_is_balanced_until_somebody_touches_it() {
             VALUES (1, record('clicks', 0), now(), 'visit', 'journey_malformed', '')",
         "UPDATE positions SET consumed = consumed + 1",
         "UPDATE outcomes SET n = n + 1 WHERE outcome = 1",
+        "DELETE FROM outbox WHERE channel = 'meta'",
+        "DELETE FROM outbox WHERE channel = 'webhook' AND outbox_id = record('clicks', 3)",
+        "UPDATE outbox SET status = 'failed' WHERE channel = 'meta'",
+        "UPDATE outbox SET status = 'unknown' WHERE outbox_id = record('clicks', 3)",
+        "UPDATE outbox SET channel = 'webhook'",
+        "INSERT INTO outbox SELECT * FROM outbox WHERE channel = 'meta'",
+        "INSERT INTO outbox_due (outbox_id, created_at, destination_no, due_at) VALUES (record('clicks', 3), now(), 1, now())",
+        "DELETE FROM send_log WHERE result = 'retry'",
+        "UPDATE send_log SET attempt = 0 WHERE channel = 'webhook'",
+        "UPDATE visits SET journey = '{}'",
+        "INSERT INTO conversion_history VALUES (1, record('postbacks', 0), now(), record('postbacks', 0), 'pending', 'approved', 9, 12.5)",
     ] {
         client.batch_execute(tampering).await.expect(tampering);
-        let wrong = failing(&mut client).await;
+        let wrong = failing(&mut client, &counts).await;
         assert!(!wrong.is_empty(), "nobody noticed: {tampering}");
-        let tables = "topics, positions, outcomes, visits, clicks, conversions, conversion_keys, postback_log, parked, rejects";
+        let tables = "topics, positions, outcomes, visits, clicks, conversions, conversion_keys, conversion_history, postback_log, \
+                      parked, rejects, outbox, outbox_due, send_log";
         client
             .batch_execute(&format!("TRUNCATE {tables} CASCADE; DROP FUNCTION record; {LEDGER}"))
             .await
             .expect("the ledger again");
-        assert_eq!(failing(&mut client).await, Vec::<String>::new());
+        assert_eq!(failing(&mut client, &counts).await, Vec::<String>::new());
     }
 }
 
@@ -190,6 +269,20 @@ async fn a_whole_run_is_balanced_and_one_without_the_claims_is_not() {
     .sum();
     assert_eq!(report["accepted"].as_i64(), Some(sum));
     assert!(sum > 1_000, "{sum}");
+    let deliveries = report["deliveries"].as_array().expect("deliveries");
+    let of = |channel: &str| {
+        let mut lines = deliveries.iter().filter(|l| l["channel"] == channel);
+        let line = lines.next().expect("a line of the channel");
+        assert_eq!((&line["result"], lines.next()), (&"sent".into(), None));
+        ["messages", "attempts", "retries"].map(|name| line[name].as_i64().expect("a count"))
+    };
+    for channel in ["meta", "webhook"] {
+        let [messages, attempts, retries] = of(channel);
+        assert!(messages > 50, "{channel}: {messages}");
+        // What did not get through came again, under its own id: the demo itself has checked that.
+        assert!(retries >= 3, "{channel}: {retries}");
+        assert_eq!(attempts, messages + retries, "{channel}");
+    }
 
     let (code, report) = play(database.url(), "claim").await;
     assert_eq!(

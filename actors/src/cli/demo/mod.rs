@@ -1,14 +1,16 @@
 //! `millrace demo`: real traffic becomes booked conversions, and a recount says whether everything adds up.
 //!
 //! - [`access`]: the log that is replayed. [`scenery`]: networks, offers, campaigns. [`dice`]: chance that is the same each run.
+//! - [`stand_ins`]: whom it delivers to, Meta and a receiver of webhooks, on loopback.
 //! - [`traffic`]: what is sent and what is expected of it; written by `stories` (visitors) and `networks` (postbacks).
 //! - [`stage`]: everything of `millrace up` on an empty database. [`setup`]: the scenery, made over the admin API.
 //! - [`drive`]: sends the plan through the doors. `progress`: how far it is.
-//! - [`recount`]: plain SQL over stored facts. [`report`]: the checks. [`table`]: for people.
+//! - [`recount`]: plain SQL over stored facts. [`deliveries`]: the same of messages. [`report`]: the checks. [`table`]: for people.
 //!
 //! What may not live here: anything that the product itself needs.
 
 pub mod access;
+pub mod deliveries;
 pub mod dice;
 pub mod drive;
 mod networks;
@@ -18,6 +20,7 @@ pub mod report;
 pub mod scenery;
 pub mod setup;
 pub mod stage;
+pub mod stand_ins;
 mod stories;
 pub mod table;
 pub mod traffic;
@@ -28,9 +31,10 @@ use anyhow::{Context as _, bail};
 use drive::{Driver, Sent};
 use millrace_schemas::time::Micros;
 use progress::Progress;
-use report::Report;
+use report::{Report, Run};
 use scenery::Scenery;
 use stage::Stage;
+use stand_ins::StandIns;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -46,8 +50,9 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Replays a real access log against everything of `millrace up`, and shows that all of it adds up.
 ///
 /// Page views become visits, entrances become ad clicks, networks report conversions with every kind of trouble: repeats, early
-/// arrivals, malformed payouts, unfilled macros, bad secrets. The table at the end is recounted from stored facts. Without
-/// `--exit` the demo stays up until Ctrl-C. Its data lie under ./data/demo, made anew in every run.
+/// arrivals, malformed payouts, unfilled macros, bad secrets. Clicks and conversions are delivered to a webhook and to Meta, for
+/// which two stand-ins listen on loopback; not everything gets through at the first try. The table at the end is recounted from
+/// stored facts. Without `--exit` the demo stays up until Ctrl-C. Its data lie under ./data/demo, made anew in every run.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  millrace demo\n  millrace demo --exit --report demo-report.json\n  \
@@ -74,7 +79,9 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<ExitCod
     }
     let mut signals = Signals::listen()?;
     let begun = Instant::now();
-    let settings = context.settings().clone();
+    let mut settings = context.settings().clone();
+    let stand_ins = StandIns::start()?;
+    stand_ins.furnish(&mut settings);
     let stage = tokio::select! {
         stage = Stage::set(settings, |text| eprintln!("{text}")) => stage?,
         _ = signals.next() => return Ok(ExitCode::FAILURE),
@@ -86,7 +93,7 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<ExitCod
     );
     let mut scenery = Scenery::new();
     let played = tokio::select! {
-        played = play(&stage, &mut scenery, &args) => played.map(Some),
+        played = play(&stage, &stand_ins, &mut scenery, &args) => played.map(Some),
         why = stage.failed() => Err(anyhow::anyhow!(why)),
         _ = signals.next() => Ok(None),
     };
@@ -100,12 +107,18 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<ExitCod
     };
     signals.end_at_once_on_the_next();
     stage.stop().await;
+    stand_ins.stop().await;
     ended
 }
 
 /// From the scenery to the judged report.
-async fn play(stage: &Stage, scenery: &mut Scenery, args: &Args) -> anyhow::Result<Report> {
-    setup::make(&stage.admin, &stage.doors, &stage.key, scenery).await?;
+async fn play(
+    stage: &Stage,
+    stand_ins: &StandIns,
+    scenery: &mut Scenery,
+    args: &Args,
+) -> anyhow::Result<Report> {
+    setup::make(&stage.admin, &stage.doors, &stage.key, scenery, stand_ins).await?;
     let text = access::unpack().context("the access log inside this program")?;
     let lines = access::read(&text, args.lines.unwrap_or(usize::MAX));
     let wave = if args.speed.is_some() {
@@ -132,8 +145,18 @@ async fn play(stage: &Stage, scenery: &mut Scenery, args: &Args) -> anyhow::Resu
     let sent = driver.into_sent();
     caught_up(&client, &sent).await?;
     let seconds = begun.elapsed().as_secs_f64();
+    deliveries::delivered(&client).await?;
     let found = recount::recount(&mut client).await?;
-    Ok(Report::new(&plan, &sent, &found, seconds))
+    let delivered = deliveries::recount(&mut client, &scenery.pixel).await?;
+    Ok(Report::new(Run {
+        plan: &plan,
+        scenery,
+        sent: &sent,
+        found: &found,
+        delivered: &delivered,
+        counts: &stand_ins.counts(),
+        seconds,
+    }))
 }
 
 /// Sends everything, in waves; then the visits that were held back until their postbacks wait.

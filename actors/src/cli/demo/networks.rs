@@ -251,6 +251,8 @@ impl Author<'_> {
         let back = deal.says(&[deal.txid(), self.status(deal.network, Status::Rejected)]);
         if self.network(deal.network).loose {
             self.postback(LATER, back, APPLIED);
+            let taken_back = &mut self.expected().taken_back;
+            *taken_back.entry(deal.campaign.to_owned()).or_default() += 1;
             self.expected().status_changes += 1;
             self.book(deal.booked(Status::Rejected));
         } else {

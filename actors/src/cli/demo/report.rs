@@ -1,7 +1,10 @@
 //! The end of the demo: does everything add up? As checks, as a table, as JSON.
 
+use super::deliveries::{self, Deliveries};
 use super::drive::Sent;
 use super::recount::Recount;
+use super::scenery::Scenery;
+use super::stand_ins::Counts;
 use super::traffic::{Booking, Door, Expected, Plan};
 use millrace_schemas::outcome::Outcome;
 use rust_decimal::Decimal;
@@ -70,6 +73,8 @@ pub struct Report {
     pub doors: Vec<DoorLine>,
     /// By campaign.
     pub campaigns: Vec<CampaignLine>,
+    /// By channel and result.
+    pub deliveries: Vec<deliveries::Line>,
     /// All checks.
     pub checks: Vec<Check>,
     /// Lines of the access log that were replayed.
@@ -80,11 +85,30 @@ pub struct Report {
     pub seconds: f64,
 }
 
+/// A run, as it was planned, sent and found.
+#[derive(Clone, Copy)]
+pub struct Run<'a> {
+    /// What was planned.
+    pub plan: &'a Plan,
+    /// Where.
+    pub scenery: &'a Scenery,
+    /// What was sent.
+    pub sent: &'a Sent,
+    /// What became of it.
+    pub found: &'a Recount,
+    /// What was delivered of it.
+    pub delivered: &'a Deliveries,
+    /// What arrived.
+    pub counts: &'a Counts,
+    /// Seconds from the first request to the last record consumed.
+    pub seconds: f64,
+}
+
 /// Everything that must hold, each by name.
 #[must_use]
 pub fn checks(expected: &Expected, sent: &Sent, found: &Recount) -> Vec<Check> {
     let count = |n: i64| u64::try_from(n).unwrap_or(0);
-    let mut all = Checks(Vec::new());
+    let mut all = Checks::default();
     let surprises = if sent.first_surprises.is_empty() {
         sent.surprises.to_string()
     } else {
@@ -178,10 +202,15 @@ pub fn checks(expected: &Expected, sent: &Sent, found: &Recount) -> Vec<Check> {
     all.0
 }
 
-struct Checks(Vec<Check>);
+/// Collects checks.
+#[derive(Default)]
+pub(super) struct Checks(pub Vec<Check>);
 
 impl Checks {
-    fn push<T: PartialEq + std::fmt::Debug>(&mut self, name: &str, expected: T, found: T) {
+    pub(super) fn push<T>(&mut self, name: &str, expected: T, found: T)
+    where
+        T: PartialEq + std::fmt::Debug,
+    {
         let plain = |value: &T| format!("{value:?}").trim_matches('"').to_owned();
         self.0.push(Check {
             name: name.to_owned(),
@@ -231,8 +260,15 @@ fn differences(expected: &[Booking], found: &[Booking]) -> String {
 impl Report {
     /// Judges a run.
     #[must_use]
-    pub fn new(plan: &Plan, sent: &Sent, found: &Recount, seconds: f64) -> Report {
-        let checks = checks(&plan.expected, sent, found);
+    pub fn new(run: Run<'_>) -> Report {
+        let (plan, sent, found) = (run.plan, run.sent, run.found);
+        let mut checks = checks(&plan.expected, sent, found);
+        checks.extend(deliveries::checks(
+            &plan.expected,
+            run.scenery,
+            run.delivered,
+            run.counts,
+        ));
         let [applied, duplicate, parked, rejected, dead_lettered] = found.outcomes();
         let revenue: Decimal = found.campaigns.values().map(|(_, r)| *r).sum();
         Report {
@@ -266,10 +302,11 @@ impl Report {
                     revenue: format!("{revenue:.2}"),
                 })
                 .collect(),
+            deliveries: run.delivered.lines.clone(),
             checks,
             log_lines: plan.lines.iter().sum(),
             page_views: plan.visits(),
-            seconds,
+            seconds: run.seconds,
         }
     }
 }

@@ -1,5 +1,5 @@
-//! What the demo sets up before the traffic comes: two affiliate networks, five offers, four campaigns. Ids are given by the
-//! admin API and filled in then.
+//! What the demo sets up before the traffic comes: two affiliate networks, five offers, four campaigns, a pixel of two of them, a
+//! webhook. Ids are given by the admin API and filled in then.
 
 use rust_decimal::Decimal;
 
@@ -55,6 +55,8 @@ pub struct Campaign {
     pub path: &'static str,
     /// Its offer's place in [`Scenery::offers`].
     pub offer: usize,
+    /// Whether its conversions are told to Meta.
+    pub pixel: bool,
 }
 
 /// All of it.
@@ -66,6 +68,8 @@ pub struct Scenery {
     pub offers: Vec<Offer>,
     /// Campaigns.
     pub campaigns: Vec<Campaign>,
+    /// The pixel's id, once made.
+    pub pixel: String,
 }
 
 /// The plain network's place.
@@ -90,6 +94,11 @@ impl Scenery {
             name,
             path,
             offer,
+            pixel: false,
+        };
+        let with_pixel = |campaign| Campaign {
+            pixel: true,
+            ..campaign
         };
         Scenery {
             networks: vec![
@@ -118,11 +127,12 @@ impl Scenery {
                 offer("Sticker by the way", SOUTH, 175),
             ],
             campaigns: vec![
-                campaign("demo-blog", "Readers of the blog", "/blog", 0),
+                with_pixel(campaign("demo-blog", "Readers of the blog", "/blog", 0)),
                 campaign("demo-projects", "Users of the tools", "/projects", 1),
                 campaign("demo-articles", "Readers of articles", "/articles", 2),
-                campaign("demo-site", "Everybody else", "/", 3),
+                with_pixel(campaign("demo-site", "Everybody else", "/", 3)),
             ],
+            pixel: String::new(),
         }
     }
 

@@ -2,6 +2,8 @@
 
 use super::drive::Tally;
 use super::scenery::{SIDECAR_ID, SOUTH, Scenery};
+use super::stand_ins::StandIns;
+use super::stand_ins::meta::{DATASET, TOKEN};
 use anyhow::{Context, bail};
 use reqwest::header::AUTHORIZATION;
 use serde_json::{Value, json};
@@ -29,8 +31,8 @@ pub fn http_client() -> anyhow::Result<reqwest::Client> {
         .context("the HTTP client")
 }
 
-/// Makes networks, offers and campaigns at the API under `admin`, fills their ids in, and waits until the
-/// doors know them.
+/// Makes a pixel and a webhook that lead to the stand-ins, then networks, offers and campaigns, at the API under `admin`; fills
+/// their ids in, and waits until the doors know them.
 ///
 /// # Errors
 /// The API refuses, or the doors do not come to know it.
@@ -39,6 +41,7 @@ pub async fn make(
     doors: &str,
     key: &str,
     scenery: &mut Scenery,
+    stand_ins: &StandIns,
 ) -> anyhow::Result<()> {
     let api = Api {
         client: http_client()?,
@@ -46,6 +49,29 @@ pub async fn make(
         doors: doors.to_owned(),
         key: key.to_owned(),
     };
+    let made = api
+        .post(
+            "/v1/pixels",
+            &json!({
+                "name": "The demo's dataset",
+                "dataset_id": DATASET,
+                "currency": "USD",
+                "access_token": TOKEN,
+            }),
+        )
+        .await?;
+    scenery.pixel = text(&made, "id")?;
+    let made = api
+        .post(
+            "/v1/webhooks",
+            &json!({
+                "name": "The demo's receiver",
+                "url": stand_ins.hook_url,
+                "events": ["click", "conversion"],
+            }),
+        )
+        .await?;
+    stand_ins.hook.knows(&text(&made, "secret")?)?;
     for network in &mut scenery.networks {
         let [approved, pending, rejected] = network.words;
         let words = if approved == "approved" {
@@ -87,6 +113,10 @@ pub async fn make(
     let id_of = |place: usize| scenery.offers.get(place).map(|o| o.id.as_str());
     let south = scenery.networks.get(SOUTH).map(|n| n.id.as_str());
     for campaign in &scenery.campaigns {
+        let pixels = match campaign.pixel {
+            true => json!([{"pixel": scenery.pixel}]),
+            false => json!([]),
+        };
         api.post(
             "/v1/campaigns",
             &json!({
@@ -99,7 +129,7 @@ pub async fn make(
                         "network": south,
                         "network_offer_id": SIDECAR_ID,
                     }],
-                    "pixels": [],
+                    "pixels": pixels,
                 },
             }),
         )

@@ -54,7 +54,27 @@ pub fn render(report: &Report) -> String {
         report.revenue.clone(),
     ]);
 
-    let mut out = format!("{doors}\n\n{outcomes}\n\n{campaigns}\n\n");
+    let mut deliveries = table([
+        "deliveries, by channel",
+        "result",
+        "messages",
+        "attempts",
+        "retries",
+    ]);
+    for line in &report.deliveries {
+        deliveries.add_row([
+            line.channel.clone(),
+            line.result.clone(),
+            line.messages.to_string(),
+            line.attempts.to_string(),
+            line.retries.to_string(),
+        ]);
+    }
+    if let Some(column) = deliveries.column_mut(1) {
+        column.set_cell_alignment(CellAlignment::Left);
+    }
+
+    let mut out = format!("{doors}\n\n{outcomes}\n\n{campaigns}\n\n{deliveries}\n\n");
     let holding = report.checks.iter().filter(|c| c.holds).count();
     let all = report.checks.len();
     for check in report.checks.iter().filter(|c| !c.holds) {
@@ -68,8 +88,12 @@ pub fn render(report: &Report) -> String {
         writeln!(
             out,
             "Everything adds up: {} accepted records, each with exactly one outcome; {} conversions, each as the networks \
-             reported it ({all} checks, from stored facts). {:.1} s.",
-            report.accepted, report.conversions, report.seconds
+             reported it; {} messages, each at its receiver under one id ({all} checks, from stored facts and what the receivers \
+             counted). {:.1} s.",
+            report.accepted,
+            report.conversions,
+            report.deliveries.iter().map(|l| l.messages).sum::<i64>(),
+            report.seconds
         )
     } else {
         writeln!(
@@ -104,17 +128,18 @@ pub fn try_these(stage: &Stage, scenery: &Scenery) -> String {
          \n   CLICK=$(curl -s -o /dev/null -w '%{{redirect_url}}' '{doors}/c/{campaign}?fbclid=me&utm_source=me' | sed 's/.*cid=//; s/&.*//'); echo $CLICK\n\
          \n2. Report a sale for it, as its network would; a second time it changes nothing:\n\
          \n   curl -s \"{doors}/pb?secret={secret}&click_id=$CLICK&payout=49.90&txid=mine-1\"\n\
-         \n3. See what is known of it, and the latest conversions:\n\
+         \n3. See what is known of it, the latest conversions, and what of them was delivered:\n\
          \n   DATABASE_URL='{database}' {program} trace $CLICK --workspace demo\
-         \n   curl -s -H 'Authorization: Bearer {key}' '{admin}/v1/conversions?limit=3'\n"
+         \n   curl -s -H 'Authorization: Bearer {key}' '{admin}/v1/conversions?limit=3'\
+         \n   curl -s -H 'Authorization: Bearer {key}' '{admin}/v1/deliveries?limit=3'\n"
     )
 }
 
-fn table(header: [&str; 3]) -> Table {
+fn table<const N: usize>(header: [&str; N]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::UTF8_FULL_CONDENSED);
     table.set_header(header);
-    for index in [1, 2] {
+    for index in 1..N {
         if let Some(column) = table.column_mut(index) {
             column.set_cell_alignment(CellAlignment::Right);
         }

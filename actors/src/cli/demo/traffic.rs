@@ -224,6 +224,8 @@ pub struct Expected {
     pub status_changes: u64,
     /// Every conversion.
     pub bookings: Vec<Booking>,
+    /// Conversions that were approved and taken back, by campaign.
+    pub taken_back: BTreeMap<String, u64>,
 }
 
 impl Expected {
@@ -245,6 +247,24 @@ impl Expected {
             .filter(|((_, name), _)| *name == outcome.name())
             .map(|(_, n)| n)
             .sum()
+    }
+
+    /// How many records of a door end so.
+    #[must_use]
+    pub fn ending_at(&self, door: Door, outcome: Outcome) -> u64 {
+        let key = (door, outcome.name());
+        self.outcomes.get(&key).copied().unwrap_or(0)
+    }
+
+    /// How many conversions of a campaign were approved, if only for a while.
+    #[must_use]
+    pub fn approvals_of(&self, campaign: &str) -> u64 {
+        let approved = self
+            .bookings
+            .iter()
+            .filter(|b| b.campaign == campaign && b.status == Status::Approved.name());
+        let taken_back = self.taken_back.get(campaign).copied().unwrap_or(0);
+        u64::try_from(approved.count()).unwrap_or(0) + taken_back
     }
 
     /// How many records a door accepts.

@@ -58,6 +58,7 @@ fn every_kind_of_trouble_is_in_it() {
     );
     assert!(plan.expected.woken >= 20);
     assert!(plan.expected.status_changes >= 20);
+    assert!(!plan.expected.taken_back.is_empty());
     let campaigns = plan.expected.by_campaign();
     assert_eq!(campaigns.len(), 4);
     assert!(
