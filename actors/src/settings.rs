@@ -228,6 +228,10 @@ impl Default for Attribution {
 pub struct Delivery {
     /// How often an idle channel looks for what is due, in milliseconds.
     pub poll_ms: u64,
+    /// How long messages are kept once they have ended, in days (0: for ever).
+    pub outbox_retention_days: u16,
+    /// How long the log of attempts is kept, in days (0: for ever).
+    pub send_log_retention_days: u16,
     /// Networks (CIDR) or addresses that may be sent to although they are not public.
     pub allowed_networks: Vec<String>,
     /// The channel `meta`.
@@ -242,6 +246,8 @@ impl Default for Delivery {
     fn default() -> Delivery {
         Delivery {
             poll_ms: 100,
+            outbox_retention_days: 30,
+            send_log_retention_days: 90,
             allowed_networks: Vec::new(),
             meta: Default::default(),
             webhook: Default::default(),

@@ -183,3 +183,50 @@ async fn a_wrong_key_at_the_start_pauses_and_ends_nothing() {
     .unwrap_or_else(|e| panic!("{e}\n{}", deployment.last_words()));
     assert_eq!(paused().await.unwrap(), 0);
 }
+
+/// Old days go; one with an open message stays until it has ended.
+#[tokio::test]
+async fn old_days_are_dropped_but_not_before_their_last_message_has_ended() {
+    use millrace::delivery::retention;
+    use millrace::postgres::pool::Database;
+    use millrace::settings;
+    let db = millrace_tests::postgres::TestDatabase::create().await;
+    let store = db.client().await;
+    let workspace = outbox::workspace(&store, "acme").await.unwrap();
+    let no = outbox::destination(&store, workspace, "stub", "x")
+        .await
+        .unwrap();
+    store
+        .batch_execute("SELECT make_daily_partitions(t, date '2026-01-01', date '2026-01-03') FROM unnest('{outbox,send_log}'::text[]) t")
+        .await
+        .unwrap();
+    outbox::fill(&store, workspace, "stub", no, 0..2, |_| "{}".to_owned())
+        .await
+        .unwrap();
+    store
+        .batch_execute(
+            "UPDATE outbox SET created_at = '2026-01-02 12:00Z';
+             UPDATE outbox_due SET created_at = '2026-01-02 12:00Z'",
+        )
+        .await
+        .unwrap();
+    let database = settings::Database {
+        url: Some(db.url().to_owned()),
+        ..settings::Database::default()
+    };
+    let database = Database::new(&database, "tests").unwrap();
+    let wall = millrace_schemas::time::Micros::parse_rfc3339("2026-02-05T00:00:00Z").unwrap();
+    let kept = settings::Delivery::default();
+    let gone = async || retention::once(&database, &kept, wall).await.unwrap();
+    assert_eq!(gone().await, ["outbox_20260101", "outbox_20260103"]);
+    store.batch_execute("DELETE FROM outbox_due").await.unwrap();
+    assert_eq!(gone().await, ["outbox_20260102"]);
+    assert_eq!(gone().await, Vec::<String>::new());
+    let later = millrace_schemas::time::Micros(wall.0 + 60 * 86_400_000_000);
+    let gone = retention::once(&database, &kept, later).await.unwrap();
+    assert!(gone.contains(&"send_log_20260103".to_owned()), "{gone:?}");
+    // Today's are there.
+    outbox::fill(&store, workspace, "stub", no, 2..3, |_| "{}".to_owned())
+        .await
+        .unwrap();
+}

@@ -148,7 +148,12 @@ impl Process {
             .map(|group| tokio::spawn(relay(group, &database, &works.producer, &topics)))
             .collect();
         works.tasks.extend([
-            tokio::spawn(maintenance::keep(database.clone(), clock, retention)),
+            tokio::spawn(maintenance::keep(
+                database.clone(),
+                clock,
+                settings.delivery.clone(),
+                retention,
+            )),
             tokio::spawn(plan.metrics.upkeep()),
             tokio::spawn(observe::keep(database.for_role("observe"), log, topics)),
         ]);

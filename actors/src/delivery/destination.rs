@@ -1,6 +1,7 @@
 //! Destinations: whom messages go to, and whether they are paused. All SQL on `destinations` and `paused_channels`.
 
 use crate::runtime::session::Session;
+use std::time::Duration;
 
 /// A destination as a dispatcher needs it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,7 +16,8 @@ pub struct Destination {
     pub reference: String,
 }
 
-/// Pauses a destination, unless it is paused already. True: it was not.
+/// Pauses a destination, unless it is paused already, or what it stands for was changed within the last `took`: then the answer
+/// was to the settings of before. True: it was not.
 ///
 /// # Errors
 /// The store's.
@@ -24,13 +26,21 @@ pub async fn pause(
     no: i32,
     code: &str,
     reason: &str,
-    by: &str,
+    took: Duration,
 ) -> Result<bool, tokio_postgres::Error> {
+    // A second more: the settings were read a little before the request began.
+    let millis = took.as_secs_f64() * 1_000.0 + 1_000.0;
     let paused = session
         .execute(
-            "UPDATE destinations SET paused_code = $2, paused_reason = $3, paused_by = $4, paused_at = now()
-             WHERE destination_no = $1 AND paused_code IS NULL",
-            &[&no, &code, &reason, &by],
+            "UPDATE destinations d SET paused_code = $2, paused_reason = $3, paused_by = 'millrace', paused_at = now()
+             WHERE destination_no = $1 AND paused_code IS NULL
+               AND NOT EXISTS (SELECT FROM pixels p WHERE p.pixel_id = d.ref
+                               AND p.updated_at > clock_timestamp() - $4 * interval '1 millisecond'
+                               AND p.updated_at > p.created_at)
+               AND NOT EXISTS (SELECT FROM webhooks w WHERE w.webhook_id = d.ref
+                               AND w.updated_at > clock_timestamp() - $4 * interval '1 millisecond'
+                               AND w.updated_at > w.created_at)",
+            &[&no, &code, &reason, &millis],
         )
         .await?;
     Ok(paused == 1)

@@ -11,9 +11,15 @@ pub const RETRY_AFTER_AT_MOST: Duration = Duration::from_secs(3_600);
 /// then up to a quarter more, by `dice` in 0..=1, so that what failed together does not come back together.
 #[must_use]
 pub fn pause(own: Duration, asked: Option<Duration>, dice: f64) -> Duration {
-    let asked = asked.map(|a| a.clamp(RETRY_AFTER_AT_LEAST, RETRY_AFTER_AT_MOST));
+    let asked = asked.map(within_bounds);
     let base = own.max(asked.unwrap_or_default());
     base.mul_f64(1.0 + 0.25 * dice.clamp(0.0, 1.0))
+}
+
+/// What a receiver asked for, as far as it is honoured.
+#[must_use]
+pub fn within_bounds(asked: Duration) -> Duration {
+    asked.clamp(RETRY_AFTER_AT_LEAST, RETRY_AFTER_AT_MOST)
 }
 
 /// `first`, doubled with each attempt (from 1), at most `most`.

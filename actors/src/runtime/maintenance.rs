@@ -1,9 +1,11 @@
-//! What must happen daily without anybody asking: partitions of the fact tables ahead of time, answers of old idempotency
-//! keys deleted, segments of the Postgres log closed and dropped. Any number of processes may run it.
+//! What must happen daily without anybody asking: partitions of the fact tables ahead of time, old days of the outbox and its
+//! log dropped, answers of old idempotency keys deleted, segments of the Postgres log closed and dropped. Any number of processes may run it.
 
+use crate::delivery::retention;
 use crate::postgres::migrate::{ensure_partitions, window};
 use crate::postgres::pool::{Database, DatabaseError, chain};
 use crate::runtime::clock::SharedClock;
+use crate::settings;
 use millrace_topics::pglog::{Connector, segments};
 use std::time::Duration;
 
@@ -56,7 +58,12 @@ pub async fn once(database: &Database, clock: &SharedClock) -> Result<Round, Mai
 
 /// Does the daily work again and again, and keeps the Postgres log's segments if `log_retention` says how long consumed ones
 /// stay. Ends when dropped.
-pub async fn keep(database: Database, clock: SharedClock, log_retention: Option<Duration>) {
+pub async fn keep(
+    database: Database,
+    clock: SharedClock,
+    delivery: settings::Delivery,
+    log_retention: Option<Duration>,
+) {
     let database = database.for_role("maintenance");
     let daily = async {
         loop {
@@ -76,6 +83,11 @@ pub async fn keep(database: Database, clock: SharedClock, log_retention: Option<
                     AGAIN
                 }
             };
+            match retention::once(&database, &delivery, clock.wall()).await {
+                Ok(gone) if gone.is_empty() => {}
+                Ok(gone) => tracing::info!(partitions = gone.join(", "), "dropped"),
+                Err(error) => tracing::warn!(%error, "old days could not be dropped"),
+            }
             tokio::time::sleep(pause).await;
         }
     };

@@ -49,13 +49,68 @@ fn describe() {
         "millrace_dead_letters_open",
         "Dead letters that are open, by reason"
     );
+    describe_gauge!(
+        "millrace_outbox_due",
+        "Messages that are still to be delivered (100 000 stands for more)"
+    );
+    describe_gauge!(
+        "millrace_outbox_oldest_due_seconds",
+        "How long ago the oldest message of a channel was due"
+    );
+    describe_gauge!(
+        "millrace_destinations_paused",
+        "Destinations that are paused, by channel"
+    );
     describe_counter!(
         "millrace_outcomes_total",
         "Outcomes of records, by group, topic, outcome and reason"
     );
 }
 
+/// The oldest due message of each destination is one step along the index.
+const OLDEST: &str = "
+WITH RECURSIVE d(no) AS (
+    (SELECT destination_no FROM outbox_due ORDER BY destination_no LIMIT 1)
+    UNION ALL
+    SELECT (SELECT o.destination_no FROM outbox_due o WHERE o.destination_no > d.no ORDER BY o.destination_no LIMIT 1)
+    FROM d WHERE d.no IS NOT NULL
+)
+SELECT t.channel, extract(epoch FROM now() - min((SELECT min(due_at) FROM outbox_due o WHERE o.destination_no = d.no)))::float8
+FROM d JOIN destinations t ON t.destination_no = d.no GROUP BY 1";
+
+async fn outbox(client: &Client) -> Result<(), tokio_postgres::Error> {
+    let due = client
+        .query_one(
+            "SELECT count(*) FROM (SELECT FROM outbox_due LIMIT 100000) AS due",
+            &[],
+        )
+        .await?;
+    metrics::gauge!("millrace_outbox_due").set(due.get::<_, i64>(0) as f64);
+    for channel in ["meta", "webhook", "stub"] {
+        metrics::gauge!("millrace_outbox_oldest_due_seconds", "channel" => channel).set(0.0);
+        metrics::gauge!("millrace_destinations_paused", "channel" => channel).set(0.0);
+    }
+    for row in client.query(OLDEST, &[]).await? {
+        let (channel, age): (String, f64) = (row.get(0), row.get(1));
+        metrics::gauge!("millrace_outbox_oldest_due_seconds", "channel" => channel)
+            .set(age.max(0.0));
+    }
+    let paused = client
+        .query(
+            "SELECT channel, count(*) FROM destinations WHERE paused_code IS NOT NULL GROUP BY 1",
+            &[],
+        )
+        .await?;
+    for row in &paused {
+        let channel: String = row.get(0);
+        metrics::gauge!("millrace_destinations_paused", "channel" => channel)
+            .set(row.get::<_, i64>(1) as f64);
+    }
+    Ok(())
+}
+
 async fn once(client: &Client, log: &Log, topics: &[TopicRef]) -> anyhow::Result<()> {
+    outbox(client).await?;
     let mut lags: BTreeMap<(&'static str, String), i64> = BTreeMap::new();
     for l in lag::measure(client, log, topics).await? {
         *lags.entry((l.group, l.topic)).or_default() += l.lag;

@@ -25,8 +25,8 @@ pub struct Finished {
     pub ended: Vec<Ended>,
     /// Rows of the send log.
     pub attempts: Vec<Attempt>,
-    /// Pause this destination: number, code, reason.
-    pub pause: Option<(i32, String, String)>,
+    /// Pause this destination: number, code, reason, and how long the request took that says so.
+    pub pause: Option<(i32, String, String, Duration)>,
     /// Whom to let note how the request went.
     pub note: Option<(Rc<dyn Target>, Sent)>,
 }
@@ -125,8 +125,8 @@ pub async fn finish(
     let held = lease::end(session, &ended, wall).await?;
     lease::log(session, &attempts).await?;
     for f in all {
-        if let Some((no, code, reason)) = &f.pause
-            && destination::pause(session, *no, code, reason, "millrace").await?
+        if let Some((no, code, reason, took)) = &f.pause
+            && destination::pause(session, *no, code, reason, *took).await?
         {
             tracing::warn!(destination = no, code, reason, "destination paused");
             metrics::counter!("destinations_paused_total", "code" => code.clone()).increment(1);

@@ -28,6 +28,8 @@ pub(super) struct Lane {
     pub breaker: Breaker,
     /// Paused meanwhile: what is ready goes back.
     pub paused: bool,
+    /// Nothing is sent before: the receiver asked to be left alone.
+    pub rests_until: Option<Instant>,
 }
 
 impl Lane {
@@ -39,11 +41,15 @@ impl Lane {
             in_flight: 0,
             breaker: Breaker::default(),
             paused: false,
+            rests_until: None,
         }
     }
 
     /// Requests that may be under way at once, as the breaker stands.
     fn allowed(&self, traits: &Traits, now: Instant) -> usize {
+        if self.rests_until.is_some_and(|until| now < until) {
+            return 0;
+        }
         match self.breaker.admits(now) {
             Admission::All => traits.concurrency,
             Admission::One => 1,
@@ -95,6 +101,7 @@ impl Lane {
 
     /// Whether nothing is known of it that must be kept.
     pub fn is_idle(&self) -> bool {
-        self.in_flight == 0 && self.ready.is_empty() && self.breaker == Breaker::default()
+        let rests = self.rests_until.is_some_and(|until| Instant::now() < until);
+        self.in_flight == 0 && self.ready.is_empty() && self.breaker == Breaker::default() && !rests
     }
 }

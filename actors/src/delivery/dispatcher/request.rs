@@ -55,8 +55,10 @@ pub(super) struct Done {
     pub finished: Finished,
     /// Whether the destination seemed dead; none if nothing was sent.
     pub dead: Option<bool>,
-    /// Pause it: code and reason.
+    /// It is being paused.
     pub pause: bool,
+    /// It asks to be left alone for so long.
+    pub rest: Option<Duration>,
 }
 
 /// Runs one request.
@@ -75,6 +77,7 @@ pub(super) async fn run(
         destination: &destination,
         finished: Finished::default(),
         pause: false,
+        rest: None,
     };
     let mut asked: Vec<(Held, Leased)> = Vec::with_capacity(held.len());
     for one in held {
@@ -108,6 +111,7 @@ pub(super) async fn run(
     }
     Done {
         pause: settling.pause,
+        rest: settling.rest,
         finished: settling.finished,
         dead,
     }
@@ -151,6 +155,7 @@ struct Settling<'a> {
     destination: &'a Destination,
     finished: Finished,
     pause: bool,
+    rest: Option<Duration>,
 }
 
 impl Settling<'_> {
@@ -165,15 +170,19 @@ impl Settling<'_> {
         let attempt = one.message.attempt;
         let backoff = self.channel.backoff(attempt);
         let (end, result) = end_of(answer, attempt, &traits, backoff, wall, dice(&one.message));
+        if let Verdict::RetryAt {
+            after: Some(after), ..
+        } = answer.verdict
+        {
+            let within = schedule::within_bounds(after);
+            self.rest = Some(self.rest.map_or(within, |r| r.max(within)));
+        }
         if answer.verdict == Verdict::PauseDestination {
             self.pause = true;
             self.finished.pause.get_or_insert_with(|| {
                 let reason = answer.excerpt.clone().unwrap_or_default();
-                (
-                    self.destination.no,
-                    answer.code.clone().into_owned(),
-                    reason,
-                )
+                let code = answer.code.clone().into_owned();
+                (self.destination.no, code, reason, took)
             });
         }
         metrics::counter!("sends_total", "channel" => self.channel.name(), "result" => result)

@@ -108,6 +108,11 @@ impl Shared {
             if let Some(lane) = lanes.get_mut(&no) {
                 lane.in_flight = lane.in_flight.saturating_sub(1);
                 lane.paused |= done.pause;
+                if let Some(rest) = done.rest {
+                    let until = Instant::now() + rest;
+                    lane.rests_until = Some(lane.rests_until.map_or(until, |u| u.max(until)));
+                    self.give_back(lane);
+                }
                 match done.dead {
                     Some(false) => lane.breaker.alive(),
                     Some(true) => {
@@ -389,7 +394,7 @@ impl Claiming {
             }
             Err(Unready::Later(why)) => return Err(why),
             Err(Unready::Pause { code, reason }) => {
-                let paused = destination::pause(session, no, code, &reason, "millrace").await;
+                let paused = destination::pause(session, no, code, &reason, Duration::ZERO).await;
                 if paused.map_err(|e| describe(&e))? {
                     tracing::warn!(destination = no, code, reason, "destination paused");
                     metrics::counter!("destinations_paused_total", "code" => code).increment(1);
