@@ -3,6 +3,7 @@
 
 use millrace_tests::postgres::{DedicatedServer, TestDatabase};
 use millrace_tests::process::{free_address, product};
+use millrace_tests::receivers::Receiver;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -44,8 +45,29 @@ fn is_run_elsewhere(line: &str) -> bool {
     line.starts_with("make ") || line.starts_with("cargo ") || line.contains("target/release")
 }
 
+/// What a reader would do with the README's `sign` before the program is stopped: hold it against a delivery that came.
+const SIGNED_AS_THE_README_SAYS: &str = r#"
+for _ in $(seq 300); do [ -s webhook-id ] && break; sleep 0.1; done
+signature=v1,$(sign "$(cat webhook-id)" "$(cat webhook-timestamp)" <webhook-body)
+[ "$signature" = "$(cat webhook-signature)" ] || { echo "signed otherwise: $signature" >&2; exit 1; }
+"#;
+
+/// The endpoint of the reader's webhook: what came first is kept in files.
+async fn keep_delivery(receiver: &Receiver, directory: &Path) {
+    // Where none comes the session says so itself.
+    let Ok(received) = receiver.wait_for(1, Duration::from_secs(120)).await else {
+        return;
+    };
+    let first = received.first().expect("a delivery");
+    std::fs::write(directory.join("webhook-body"), &first.body).expect("the body");
+    for name in ["webhook-timestamp", "webhook-signature", "webhook-id"] {
+        let value = first.header(name).expect("a header of the standard");
+        std::fs::write(directory.join(name), value).expect("the header");
+    }
+}
+
 /// Stands for `millrace` on the path. Where a reader would look first and type then, it waits: a trace for its conversion, a
-/// replay for its dead letter.
+/// replay for its dead letter, a look at the outbox for its messages.
 fn stand_in(product: &Path) -> String {
     format!(
         r#"#!/usr/bin/env bash
@@ -56,6 +78,7 @@ until_seen() {{
 }}
 case "$1 $2" in
   "trace "*) until_seen onversion "$@" || exit 1 ;;
+  "outbox list") until_seen meta "$@" || exit 1 ;;
   "dlq "*) until_seen journey_unknown dlq list || exit 1 ;;
 esac
 exec {product} "$@"
@@ -72,6 +95,8 @@ async fn its_shell_blocks_run_in_order() {
         .expect("the server starts");
     let database = TestDatabase::create_on(&server).await;
     let address = free_address().expect("a port");
+    let receiver = Receiver::start().expect("a receiver");
+    let hook = receiver.url("/millrace");
     let directory = std::env::temp_dir().join(format!("millrace-readme-{}", std::process::id()));
     let bin = directory.join("bin");
     std::fs::create_dir_all(&bin).expect("a directory");
@@ -85,13 +110,16 @@ async fn its_shell_blocks_run_in_order() {
     assert!(blocks.len() >= 10, "only {} shell blocks", blocks.len());
     for block in &blocks {
         for line in block.lines().filter(|l| !is_run_elsewhere(l)) {
+            if line.starts_with("kill -TERM") {
+                script.push_str(SIGNED_AS_THE_README_SAYS);
+            }
             script.push_str(line);
             script.push('\n');
         }
     }
     script.push_str("echo; echo THE END\n");
     let path = format!("{}:{}", bin.display(), std::env::var("PATH").expect("PATH"));
-    let running = tokio::task::spawn_blocking({
+    let mut running = tokio::task::spawn_blocking({
         let (directory, url) = (directory.clone(), database.url().to_owned());
         move || {
             Command::new("timeout")
@@ -100,7 +128,11 @@ async fn its_shell_blocks_run_in_order() {
                 .env("PATH", path)
                 .env("DATABASE_URL", url)
                 .env("URL", format!("http://{address}"))
+                .env("HOOK", hook)
                 .env("MILLRACE_SECRET_KEY", "5a".repeat(32))
+                .env("MILLRACE_DELIVERY__ALLOWED_NETWORKS", "127.0.0.0/8")
+                // Nobody listens there: nothing may go to the real one, whatever the README says.
+                .env("MILLRACE_DELIVERY__META__GRAPH_URL", "http://127.0.0.1:1")
                 .env("MILLRACE_HTTP__DOORS", address.to_string())
                 .env("MILLRACE_HTTP__ADMIN", address.to_string())
                 // A second, not a day: the README replays what waited in vain.
@@ -110,7 +142,13 @@ async fn its_shell_blocks_run_in_order() {
                 .expect("bash runs")
         }
     });
-    let done = tokio::time::timeout(Duration::from_secs(150), running)
+    let ending = async {
+        tokio::select! {
+            done = &mut running => done,
+            () = keep_delivery(&receiver, &directory) => running.await,
+        }
+    };
+    let done = tokio::time::timeout(Duration::from_secs(150), ending)
         .await
         .expect("it ends")
         .expect("it ran");
@@ -120,6 +158,11 @@ async fn its_shell_blocks_run_in_order() {
         done.status.success() && out.contains("THE END"),
         "{}\n--- stdout\n{out}\n--- stderr\n{err}",
         done.status
+    );
+    assert_eq!(
+        receiver.received().len(),
+        1,
+        "one message, at its first try"
     );
     let _ = std::fs::remove_dir_all(&directory);
 }
