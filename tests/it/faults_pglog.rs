@@ -5,6 +5,7 @@ use crate::faults_kill::OF_BATCHES;
 use crate::faults_store::through;
 use millrace_tests::deployment::{Deployment, Log};
 use millrace_tests::generator::{List, Rng};
+use millrace_tests::outbox;
 use millrace_tests::postgres::StopMode;
 use millrace_tests::recount::Produced;
 
@@ -23,6 +24,7 @@ async fn killed_at_random_moments_and_at_each_failpoint() {
     let mut rng = Rng::new(seed ^ 8);
     let (deployment, produced) = preloaded(seed, 20_000).await;
     let run = async {
+        outbox::listen(&deployment.store().await, &[1, 2]).await?;
         let mut struck = Struck::default();
         for life in 0..20 {
             let mut process = deployment.attribution(&format!("life-{life}"))?.spawn()?;
@@ -40,7 +42,8 @@ async fn killed_at_random_moments_and_at_each_failpoint() {
             killed_itself(&mut launch.spawn()?).await?;
         }
         let _last = deployment.attribution("last")?.spawn()?;
-        deployment.recounted(&produced).await?.ensure_right()
+        deployment.recounted(&produced).await?.ensure_right()?;
+        outbox::ensure_told_once(&deployment.store().await).await
     };
     with_words(&deployment, run.await);
 }

@@ -292,7 +292,7 @@ impl<V: Vertical> PartitionHost for GroupHost<V> {
                     let launched = launched.map(|core| core.emitting(config.emits));
                     // Kept among those launching until it stands among the late or the running: asked in between, a second
                     // claim would fence this one.
-                    let _launched =
+                    let launched_guard =
                         Launched(Arc::clone(&shared), partition, Arc::clone(&cancelled));
                     if cancelled.load(Ordering::SeqCst) {
                         return;
@@ -321,6 +321,8 @@ impl<V: Vertical> PartitionHost for GroupHost<V> {
                             Ok(positions)
                         }
                     };
+                    // Before the answer: who has it may ask again at once.
+                    drop(launched_guard);
                     let _ = tell.send((partition, answer));
                 });
             });

@@ -191,12 +191,23 @@ pub(super) async fn run(shared: Rc<Shared>, how: Loop) {
         session: None,
         turn: 0,
     };
+    let mut away = false;
     while !shared.stop.get() {
-        let wait = match claiming.turn().await {
+        let turned = claiming.turn().await;
+        // Said once each time the store goes away, not at every try.
+        if away != turned.is_err() {
+            away = turned.is_err();
+            match &turned {
+                Err(error) => {
+                    tracing::warn!(channel = shared.channel.name(), %error, "nothing can be claimed now");
+                }
+                Ok(_) => tracing::info!(channel = shared.channel.name(), "claiming again"),
+            }
+        }
+        let wait = match turned {
             Ok(true) => Duration::ZERO,
             Ok(false) => how.poll,
-            Err(error) => {
-                tracing::warn!(channel = shared.channel.name(), %error, "nothing can be claimed now");
+            Err(_) => {
                 claiming.session = None;
                 how.poll.max(Duration::from_millis(500))
             }
@@ -269,7 +280,7 @@ async fn clean(shared: Rc<Shared>, connect: Connect) {
         match result.await {
             Ok(()) => session = Some(live),
             Err(error) => {
-                tracing::warn!(channel = shared.channel.name(), error = %describe(&error), "cannot clean up now");
+                tracing::debug!(channel = shared.channel.name(), error = %describe(&error), "cannot clean up now");
             }
         }
         tokio::time::sleep(Duration::from_millis(250)).await;
