@@ -179,7 +179,11 @@ WHERE d.destination_no = e.destination_no AND d.due_at = e.due_at AND d.outbox_i
 ///
 /// # Errors
 /// The store's.
-pub async fn end(session: &Session, ended: &[Ended], wall: Micros) -> Result<u64, Error> {
+pub async fn end<'a>(
+    session: &Session,
+    ended: impl IntoIterator<Item = &'a Ended>,
+    wall: Micros,
+) -> Result<u64, Error> {
     let mut finals = (
         Columns::default(),
         Vec::new(),
@@ -287,7 +291,10 @@ pub const LOG: &str = "COPY send_log (sent_at, outbox_id, workspace_id, channel,
 ///
 /// # Errors
 /// The store's.
-pub async fn log(session: &Session, attempts: &[Attempt]) -> Result<(), Error> {
+pub async fn log<'a>(
+    session: &Session,
+    attempts: impl IntoIterator<Item = &'a Attempt>,
+) -> Result<(), Error> {
     let mut rows = Rows::new();
     for a in attempts {
         rows.row(11).time(a.at).uuid(a.id).i32(a.workspace);

@@ -116,14 +116,9 @@ pub async fn finish(
     all: &[Finished],
     wall: millrace_schemas::time::Micros,
 ) -> Result<u64, tokio_postgres::Error> {
-    let ended: Vec<Ended> = all.iter().flat_map(|f| f.ended.iter().cloned()).collect();
-    let attempts: Vec<Attempt> = all
-        .iter()
-        .flat_map(|f| f.attempts.iter().cloned())
-        .collect();
     session.batch("BEGIN").await?;
-    let held = lease::end(session, &ended, wall).await?;
-    lease::log(session, &attempts).await?;
+    let held = lease::end(session, all.iter().flat_map(|f| &f.ended), wall).await?;
+    lease::log(session, all.iter().flat_map(|f| &f.attempts)).await?;
     for f in all {
         if let Some((no, code, reason, took)) = &f.pause
             && destination::pause(session, *no, code, reason, *took).await?

@@ -76,6 +76,7 @@ pub(super) async fn run(
         channel: &*channel,
         destination: &destination,
         finished: Finished::default(),
+        results: Vec::new(),
         pause: false,
         rest: None,
     };
@@ -109,6 +110,7 @@ pub(super) async fn run(
         dead = Some(sent.dead);
         settling.finished.note = Some((target, sent));
     }
+    settling.count();
     Done {
         pause: settling.pause,
         rest: settling.rest,
@@ -154,11 +156,20 @@ struct Settling<'a> {
     channel: &'a dyn Channel,
     destination: &'a Destination,
     finished: Finished,
+    /// How many messages came to each result: a request has few kinds of them.
+    results: Vec<(&'static str, u64)>,
     pause: bool,
     rest: Option<Duration>,
 }
 
 impl Settling<'_> {
+    fn count(&self) {
+        for (result, n) in &self.results {
+            metrics::counter!("sends_total", "channel" => self.channel.name(), "result" => *result)
+                .increment(*n);
+        }
+    }
+
     fn back(&mut self, one: &Held) {
         self.finished
             .ended
@@ -185,8 +196,10 @@ impl Settling<'_> {
                 (self.destination.no, code, reason, took)
             });
         }
-        metrics::counter!("sends_total", "channel" => self.channel.name(), "result" => result)
-            .increment(1);
+        match self.results.iter_mut().find(|(r, _)| *r == result) {
+            Some((_, n)) => *n += 1,
+            None => self.results.push((result, 1)),
+        }
         self.finished.attempts.push(Attempt {
             at: wall,
             id: one.message.id,
