@@ -19,7 +19,7 @@ pub struct Options {
     #[arg(long, default_value_t = 150_000)]
     messages: u32,
     /// Pixels, each with a dataset of its own.
-    #[arg(long, default_value_t = 4)]
+    #[arg(long, default_value_t = 1)]
     pixels: usize,
     /// Requests at once to each dataset; unless given, the product's own setting.
     #[arg(long)]
@@ -150,7 +150,7 @@ fn section(options: &Options, with: &[Arrived], without: &[Arrived]) -> anyhow::
     writeln!(out, "{}\n", machine::describe(None, None::<u64>))?;
     writeln!(
         out,
-        "{} events a round, payloads of {} bytes, for {} datasets of a stand-in that checks every event and answers after {} ms; up to\n{} events a request, {} requests at once to each dataset. The sender alone on one core; stand-in and PostgreSQL (durable) on\nthe other. The product is `millrace run --roles delivery` over a filled outbox; the comparator posts the same events with the\nsame client from memory. Rates as the stand-in sees them, medians of {} rounds in turns.\n",
+        "{} events a round, payloads of {} bytes, for {} dataset(s) of a stand-in that checks every event and answers after {} ms; up to\n{} events a request, {} requests at once to each. The sender alone on one core; stand-in and PostgreSQL (durable) on\nthe other. The product is `millrace run --roles delivery` over a filled outbox; the comparator posts the same events with the\nsame client from memory. Rates as the stand-in sees them, medians of {} rounds in turns.\n",
         options.messages,
         payload::purchase(1, now_secs(), options.pixels).len(),
         options.pixels.max(1),

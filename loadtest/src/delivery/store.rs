@@ -239,7 +239,7 @@ impl Outbox {
                 Instant::now() < until,
                 "the outbox is not done after {STUCK:?}"
             );
-            tokio::time::sleep(Duration::from_millis(50)).await;
+            tokio::time::sleep(Duration::from_millis(100)).await;
         }
     }
 
