@@ -10,6 +10,7 @@ use millrace_tests::meta_stand_in::MetaStandIn;
 use millrace_tests::outbox;
 use millrace_tests::postgres::StopMode;
 use millrace_tests::process::{Launch, eventually};
+use millrace_tests::proxy::{Protocol, Proxy};
 use millrace_tests::receivers::{Answer, Receiver};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -333,6 +334,46 @@ async fn postgresql_is_killed_and_restarted_while_messages_are_sent() {
             judge(&scene.store, p, &statuses, false).await?;
         }
         anyhow::ensure!(process.ended().is_none(), "the sender gave up");
+        Ok(())
+    };
+    let result = run.await;
+    with_words(&scene.deployment, result);
+}
+
+/// The reply to the COMMIT that writes down what was sent is lost, again and again: every message ends once, and every attempt
+/// stands once in the log.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replies_to_finishing_commits_are_lost() {
+    let _turn = turn().await;
+    let mut scene = Scene::set().await.unwrap();
+    let run = async {
+        for _ in 0..20 {
+            scene.fill().await?;
+        }
+        let address = scene.deployment.database_address();
+        let proxy = Proxy::start(address.parse()?, Protocol::Postgres)?;
+        proxy.eat_only_after("COPY send_log");
+        for skip in [0, 1, 2, 0, 3] {
+            proxy.eat_commit_reply(skip);
+        }
+        let url = scene.deployment.database.url();
+        let url = url.replace(address, &proxy.address().to_string());
+        let launch = scene.launch("sender").env("DATABASE_URL", url);
+        scene.linger(Duration::from_millis(5));
+        let _process = launch.spawn()?;
+        eventually("nothing is due", PATIENCE, async || {
+            outbox::hasten(&scene.store).await?;
+            Ok((outbox::due(&scene.store).await? == 0).then_some(()))
+        })
+        .await?;
+        anyhow::ensure!(proxy.eaten() == 5, "{} replies eaten", proxy.eaten());
+        let twice = "SELECT count(*) - count(DISTINCT (outbox_id, attempt)) FROM send_log WHERE attempt > 0";
+        let twice: i64 = scene.store.query_one(twice, &[]).await?.get(0);
+        anyhow::ensure!(twice == 0, "{twice} attempts stand in the log twice");
+        for p in &scene.parties {
+            let statuses = outbox::statuses(&scene.store, p.no).await?;
+            judge(&scene.store, p, &statuses, false).await?;
+        }
         Ok(())
     };
     let result = run.await;

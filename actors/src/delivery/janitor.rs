@@ -11,7 +11,7 @@ use std::time::Duration;
 pub const EVERY: Duration = Duration::from_secs(2);
 /// After so many ended messages the narrow table is vacuumed; PostgreSQL's own vacuum comes round once a minute, and a busy
 /// channel ends half a million messages in one.
-pub const VACUUM_AFTER: u64 = 25_000;
+pub const VACUUM_AFTER: u64 = 10_000;
 
 /// Sweeps a channel's expired leases to their end.
 ///

@@ -10,6 +10,7 @@ use crate::postgres::types::Tz;
 use crate::runtime::session::Session;
 use millrace_schemas::time::Micros;
 use std::borrow::Cow;
+use std::collections::HashSet;
 use std::time::Duration;
 use tokio_postgres::Error;
 use uuid::Uuid;
@@ -308,6 +309,29 @@ pub async fn log<'a>(
     }
     session.copy(LOG, rows).await?;
     Ok(())
+}
+
+/// Those of these attempts that stand in the log: message, attempt and moment.
+///
+/// # Errors
+/// The store's.
+pub async fn logged(
+    session: &Session,
+    attempts: &[&Attempt],
+) -> Result<HashSet<(Uuid, u16, Micros)>, Error> {
+    let ids: Vec<Uuid> = attempts.iter().map(|a| a.id).collect();
+    let since = attempts.iter().map(|a| a.at).min().unwrap_or(Micros(0));
+    let rows = session
+        .query(
+            "SELECT outbox_id, attempt, sent_at FROM send_log WHERE outbox_id = ANY($1) AND sent_at >= $2",
+            &[&ids, &Tz(since)],
+        )
+        .await?;
+    let key = |r: &tokio_postgres::Row| {
+        let attempt: i16 = r.get(1);
+        (r.get(0), attempt.cast_unsigned(), r.get::<_, Tz>(2).0)
+    };
+    Ok(rows.iter().map(key).collect())
 }
 
 /// What the dead left behind.

@@ -62,7 +62,9 @@ impl Finisher {
                 all.push(next);
             }
             let mut pause = AGAIN;
-            while let Err(error) = self.write(&all).await {
+            let mut again = false;
+            while let Err(error) = self.write(&all, again).await {
+                again = true;
                 tracing::warn!(%error, messages = n, "what was sent cannot be written down yet");
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(AGAIN_AT_MOST);
@@ -72,7 +74,7 @@ impl Finisher {
         }
     }
 
-    async fn write(&mut self, all: &[Finished]) -> Result<(), String> {
+    async fn write(&mut self, all: &[Finished], again: bool) -> Result<(), String> {
         let session = match self.session.take() {
             Some(s) if !s.client().is_closed() => s,
             _ => Session::new((self.connect)().await?),
@@ -95,7 +97,7 @@ impl Finisher {
                 .map_err(|f| format!("{f:?}"))?;
             self.day = Some(day);
         }
-        if let Err(error) = finish(&session, all, wall).await {
+        if let Err(error) = finish(&session, all, wall, again).await {
             if !session.client().is_closed() {
                 let _ = session.batch("ROLLBACK").await;
             }
@@ -109,16 +111,22 @@ impl Finisher {
 /// One transaction: leases ended, the log written, destinations paused, notes taken.
 ///
 /// # Errors
-/// The store's. After a lost COMMIT reply it may be run again: leases that are gone are left alone, and a message's attempt may
-/// then stand in the log twice.
+/// The store's. It may be run `again`, also after a COMMIT whose reply was lost: leases that are gone are left alone, and attempts
+/// that stand in the log are not written a second time.
 pub async fn finish(
     session: &Session,
     all: &[Finished],
     wall: millrace_schemas::time::Micros,
+    again: bool,
 ) -> Result<u64, tokio_postgres::Error> {
     session.batch("BEGIN").await?;
     let held = lease::end(session, all.iter().flat_map(|f| &f.ended), wall).await?;
-    lease::log(session, all.iter().flat_map(|f| &f.attempts)).await?;
+    let mut attempts: Vec<&Attempt> = all.iter().flat_map(|f| &f.attempts).collect();
+    if again {
+        let logged = lease::logged(session, &attempts).await?;
+        attempts.retain(|a| !logged.contains(&(a.id, a.attempt, a.at)));
+    }
+    lease::log(session, attempts).await?;
     for f in all {
         if let Some((no, code, reason, took)) = &f.pause
             && destination::pause(session, *no, code, reason, *took).await?
