@@ -68,11 +68,12 @@ async fn zombie(
     recount(&store, produced).await
 }
 
-/// The session of the actor that stands still: of the product's, the last that said something, the look at pauses apart.
+/// The session of the actor that stands still: of its group's, the last that said something, the looks at pauses and at partitions
+/// taken by hand apart.
 async fn last_session(store: &Client) -> anyhow::Result<i32> {
     let sql = "SELECT pid FROM pg_stat_activity
-               WHERE datname = current_database() AND application_name LIKE 'millrace%'
-                 AND query NOT LIKE '%paused_groups%'
+               WHERE datname = current_database() AND application_name LIKE 'millrace/attribution/%'
+                 AND query NOT LIKE '%paused_groups%' AND query NOT LIKE '%owner = %'
                ORDER BY state_change DESC LIMIT 1";
     Ok(store.query_one(sql, &[]).await?.get(0))
 }
