@@ -1,10 +1,16 @@
 //! The dispatcher over a real store and real receivers: everything leaves once, nothing waits for a dead destination.
 
+use millrace::delivery::lease;
+use millrace::runtime::connector::connector;
 use millrace_tests::deployment::{Deployment, Log, PATIENCE};
 use millrace_tests::outbox;
+use millrace_tests::postgres::TestDatabase;
 use millrace_tests::process::{Launch, eventually, free_address};
 use millrace_tests::receivers::{Answer, Receiver};
 use std::collections::BTreeMap;
+use std::time::Duration;
+use tokio_postgres::SimpleQueryMessage;
+use uuid::Uuid;
 
 /// A process that only delivers, to receivers on loopback.
 pub fn sender(deployment: &Deployment, name: &str) -> Launch {
@@ -229,4 +235,34 @@ async fn old_days_are_dropped_but_not_before_their_last_message_has_ended() {
     outbox::fill(&store, workspace, "stub", no, 2..3, |_| "{}".to_owned())
         .await
         .unwrap();
+}
+
+#[tokio::test]
+async fn a_claim_that_was_planned_on_an_empty_table_walks_the_index() {
+    let database = TestDatabase::create().await;
+    let settings = millrace::settings::Database {
+        url: Some(database.url().to_owned()),
+        ..Default::default()
+    };
+    let store = millrace::postgres::pool::Database::new(&settings, "tests").unwrap();
+    let connect = connector(&store, Duration::from_secs(2));
+    let session = lease::session(&connect).await.unwrap();
+    session.batch("ANALYZE outbox_due").await.unwrap();
+    let sql = format!("PREPARE claim AS {}", lease::CLAIM);
+    session.batch(&sql).await.unwrap();
+    let nil = Uuid::nil();
+    let sql =
+        format!("EXPLAIN EXECUTE claim (1, now(), 1000, 50000, '{nil}', '-infinity', '{nil}')");
+    let told = session.client().simple_query(&sql).await.unwrap();
+    let plan: Vec<&str> = told
+        .iter()
+        .filter_map(|m| match m {
+            SimpleQueryMessage::Row(row) => row.get(0),
+            _ => None,
+        })
+        .collect();
+    let plan = plan.join("\n");
+    assert!(plan.contains("Index Scan using outbox_due_next"), "{plan}");
+    // All that is due to the destination would be read for each thousand of it.
+    assert!(!plan.contains("Sort"), "{plan}");
 }

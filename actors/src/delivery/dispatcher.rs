@@ -5,6 +5,7 @@
 //! Nothing waits for a slow destination but its own lane: each has its bound of requests, its breaker and its queue.
 
 mod actor;
+mod claiming;
 mod finish;
 mod lane;
 mod request;

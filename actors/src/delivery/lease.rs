@@ -4,16 +4,32 @@
 //! changes nothing, and what became of the message is for its next holder to say. Leases are measured by the database's clock
 //! alone, what is due by the caller's.
 
+mod expired;
+
+pub use expired::{Swept, sweep};
+
 use super::channel::Leased;
 use crate::postgres::copy::Rows;
 use crate::postgres::types::Tz;
-use crate::runtime::session::Session;
+use crate::runtime::session::{Connect, Session, describe};
 use millrace_schemas::time::Micros;
 use std::borrow::Cow;
 use std::collections::HashSet;
 use std::time::Duration;
 use tokio_postgres::Error;
 use uuid::Uuid;
+
+/// A connection for the statements here. Bitmap scans are off: planned while little is due, a claim would else gather and sort all
+/// that is due to its destination each time, however much that has become, where a walk along the index stops at its limit.
+///
+/// # Errors
+/// There is no connection.
+pub async fn session(connect: &Connect) -> Result<Session, String> {
+    let session = Session::new(connect().await?);
+    let set = session.batch("SET enable_bitmapscan = off").await;
+    set.map_err(|e| describe(&e))?;
+    Ok(session)
+}
 
 /// What one claim brought.
 #[derive(Debug)]
@@ -26,12 +42,12 @@ pub struct Claim {
     pub bodiless: Vec<Leased>,
 }
 
-/// Claims: destination, now, limit, milliseconds of lease, token. Public, as [`FINAL`] and [`LOG`] are, for whoever measures the
+/// Claims: destination, now, limit, milliseconds of lease, token, and behind which place it begins. Public, as [`FINAL`] and [`LOG`] are, for whoever measures the
 /// dispatcher against its bare statements.
 pub const CLAIM: &str = "
 WITH found AS (
     SELECT ctid FROM outbox_due
-    WHERE destination_no = $1 AND due_at <= $2 AND lease_token IS NULL
+    WHERE destination_no = $1 AND due_at <= $2 AND (due_at, outbox_id) > ($6, $7) AND lease_token IS NULL
     ORDER BY due_at, outbox_id LIMIT $3 FOR UPDATE SKIP LOCKED
 ), claimed AS (
     UPDATE outbox_due d SET lease_until = clock_timestamp() + $4 * interval '1 millisecond', lease_token = $5,
@@ -47,7 +63,37 @@ FROM claimed c LEFT JOIN LATERAL (
     SELECT workspace_id, payload FROM outbox o WHERE o.outbox_id = c.outbox_id AND o.created_at = c.created_at
 ) o ON true";
 
-/// Claims up to `limit` messages that are due by `now`, for `lease`.
+/// A place in the order in which a destination's messages are claimed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// When the message there is due.
+    pub due_at: Micros,
+    /// Its id.
+    pub id: Uuid,
+}
+
+impl Place {
+    /// Before everything.
+    pub const BEGINNING: Place = Place {
+        due_at: Micros(i64::MIN),
+        id: Uuid::nil(),
+    };
+}
+
+impl Claim {
+    /// The last place that it came to, if it brought anything.
+    #[must_use]
+    pub fn last(&self) -> Option<Place> {
+        let all = self.messages.iter().chain(&self.bodiless);
+        all.map(|m| Place {
+            due_at: m.due_at,
+            id: m.id,
+        })
+        .max()
+    }
+}
+
+/// Claims up to `limit` messages that are due by `now`, for `lease`; those behind a place, or all.
 ///
 /// # Errors
 /// The store's.
@@ -55,14 +101,27 @@ pub async fn claim(
     session: &Session,
     destination: i32,
     now: Micros,
+    behind: Option<Place>,
     limit: usize,
     lease: Duration,
 ) -> Result<Claim, Error> {
+    let behind = behind.unwrap_or(Place::BEGINNING);
     let token = Uuid::from_u128(random());
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     let millis = lease.as_secs_f64() * 1_000.0;
     let rows = session
-        .query(CLAIM, &[&destination, &Tz(now), &limit, &millis, &token])
+        .query(
+            CLAIM,
+            &[
+                &destination,
+                &Tz(now),
+                &limit,
+                &millis,
+                &token,
+                &Tz(behind.due_at),
+                &behind.id,
+            ],
+        )
         .await?;
     let mut claim = Claim {
         token,
@@ -332,105 +391,4 @@ pub async fn logged(
         (r.get(0), attempt.cast_unsigned(), r.get::<_, Tz>(2).0)
     };
     Ok(rows.iter().map(key).collect())
-}
-
-/// What the dead left behind.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Swept {
-    /// Messages that had used all their attempts.
-    pub exhausted: u64,
-    /// Messages of a non-idempotent channel that may have been sent.
-    pub unknown: u64,
-    /// Messages that are due again.
-    pub returned: u64,
-}
-
-/// Expired claims of a channel's destinations, with what is needed to find their messages.
-const EXPIRED: &str = "
-SELECT l.lease_token, l.destination_no, l.due_from, l.due_to
-FROM outbox_leases l JOIN destinations t ON t.destination_no = l.destination_no
-WHERE l.lease_until < clock_timestamp() AND t.channel = $1
-ORDER BY l.lease_token LIMIT 1000";
-
-/// `$5`: those alone that have had so many attempts.
-const EXPIRE_FINAL: &str = "
-WITH gone AS (
-    DELETE FROM outbox_due d
-    USING unnest($1::uuid[], $2::int4[], $3::timestamptz[], $4::timestamptz[]) AS l(token, destination_no, due_from, due_to)
-    WHERE d.destination_no = l.destination_no AND d.due_at BETWEEN l.due_from AND l.due_to AND d.lease_token = l.token
-      AND d.attempts >= $5
-    RETURNING d.outbox_id, d.created_at, d.destination_no, d.attempts
-), ended AS (
-    UPDATE outbox o SET status = $6, status_reason = 'lease_expired', attempts = gone.attempts, ended_at = $7
-    FROM gone WHERE o.outbox_id = gone.outbox_id AND o.created_at = gone.created_at
-    RETURNING o.outbox_id, o.workspace_id, o.channel, o.destination_no, o.attempts
-)
-INSERT INTO send_log (sent_at, outbox_id, workspace_id, channel, destination_no, attempt, result, code)
-SELECT $7, outbox_id, workspace_id, channel, destination_no, attempts, 'unknown', 'lease_expired' FROM ended";
-
-const EXPIRE_BACK: &str = "
-UPDATE outbox_due d SET lease_until = NULL, lease_token = NULL, unsure_since = coalesce(d.unsure_since, $5)
-FROM unnest($1::uuid[], $2::int4[], $3::timestamptz[], $4::timestamptz[]) AS l(token, destination_no, due_from, due_to)
-WHERE d.destination_no = l.destination_no AND d.due_at BETWEEN l.due_from AND l.due_to AND d.lease_token = l.token";
-
-/// Deals with the expired leases of a channel: first ends what has used all its attempts (of a non-idempotent channel:
-/// everything, as `unknown`), then gives the rest back.
-///
-/// # Errors
-/// The store's; nothing was done.
-pub async fn sweep(
-    session: &Session,
-    channel: &str,
-    idempotent: bool,
-    max_attempts: u16,
-    wall: Micros,
-) -> Result<Swept, Error> {
-    let expired = session.query(EXPIRED, &[&channel]).await?;
-    let mut swept = Swept::default();
-    if expired.is_empty() {
-        return Ok(swept);
-    }
-    let tokens: Vec<Uuid> = expired.iter().map(|r| r.get(0)).collect();
-    let destinations: Vec<i32> = expired.iter().map(|r| r.get(1)).collect();
-    let from: Vec<Tz> = expired.iter().map(|r| r.get(2)).collect();
-    let to: Vec<Tz> = expired.iter().map(|r| r.get(3)).collect();
-    session.batch("BEGIN").await?;
-    let at_least = if idempotent {
-        max_attempts.cast_signed()
-    } else {
-        0
-    };
-    let status = if idempotent { "failed" } else { "unknown" };
-    let ended = session
-        .execute(
-            EXPIRE_FINAL,
-            &[
-                &tokens,
-                &destinations,
-                &from,
-                &to,
-                &at_least,
-                &status,
-                &Tz(wall),
-            ],
-        )
-        .await?;
-    match idempotent {
-        true => swept.exhausted = ended,
-        false => swept.unknown = ended,
-    }
-    swept.returned = session
-        .execute(
-            EXPIRE_BACK,
-            &[&tokens, &destinations, &from, &to, &Tz(wall)],
-        )
-        .await?;
-    session
-        .execute(
-            "DELETE FROM outbox_leases WHERE lease_token = ANY($1) AND lease_until < clock_timestamp()",
-            &[&tokens],
-        )
-        .await?;
-    session.batch("COMMIT").await?;
-    Ok(swept)
 }

@@ -6,7 +6,7 @@
 use super::null::NAME;
 use super::store::connect;
 use anyhow::Context;
-use millrace::delivery::lease::{CLAIM, FINAL, LOG};
+use millrace::delivery::lease::{self, CLAIM, FINAL, LOG, Place};
 use millrace::postgres::copy::Rows;
 use millrace::postgres::types::Tz;
 use millrace::runtime::clock::{Clock, SystemClock};
@@ -66,8 +66,9 @@ pub fn serve(options: &Options) -> anyhow::Result<()> {
         .build()?;
     let connect = connect(&options.database, "bare")?;
     runtime.block_on(async {
-        let claimer = connect().await.map_err(anyhow::Error::msg)?;
-        let finisher = connect().await.map_err(anyhow::Error::msg)?;
+        let claimer = lease::session(&connect).await.map_err(anyhow::Error::msg)?;
+        let finisher = lease::session(&connect).await.map_err(anyhow::Error::msg)?;
+        let (claimer, finisher) = (claimer.client(), finisher.client());
         let held = claimer
             .prepare("SELECT count(*) FROM paused_channels")
             .await?;
@@ -76,7 +77,7 @@ pub fn serve(options: &Options) -> anyhow::Result<()> {
         }
         // As many as the dispatcher leaves unwritten.
         let (to, from) = channel(10);
-        tokio::try_join!(claim(&claimer, to), finish(&finisher, from))?;
+        tokio::try_join!(claim(claimer, to), finish(finisher, from))?;
         std::future::pending::<anyhow::Result<()>>().await
     })
 }
@@ -85,18 +86,30 @@ async fn claim(client: &Client, to: Sender<Claimed>) -> anyhow::Result<()> {
     let rows = client
         .query("SELECT destination_no FROM destinations ORDER BY 1", &[])
         .await?;
-    let destinations: Vec<i32> = rows.iter().map(|r| r.get(0)).collect();
+    let mut destinations: Vec<(i32, Place)> =
+        rows.iter().map(|r| (r.get(0), Place::BEGINNING)).collect();
     let claim = client.prepare(CLAIM).await?;
     let lease = Duration::from_secs(50).as_secs_f64() * 1_000.0;
     let mut token = 0_u128;
     loop {
         let mut any = false;
-        for no in &destinations {
+        for (no, place) in &mut destinations {
             token += 1;
             let token = Uuid::from_u128(token);
             let now = Tz(SystemClock.wall());
             let rows = client
-                .query(&claim, &[no, &now, &CLAIM_AT_MOST, &lease, &token])
+                .query(
+                    &claim,
+                    &[
+                        &*no,
+                        &now,
+                        &CLAIM_AT_MOST,
+                        &lease,
+                        &token,
+                        &Tz(place.due_at),
+                        &place.id,
+                    ],
+                )
                 .await?;
             let mut claimed = Claimed::default();
             for row in &rows {
@@ -108,6 +121,10 @@ async fn claim(client: &Client, to: Sender<Claimed>) -> anyhow::Result<()> {
                 claimed.workspaces.push(row.get(5));
                 claimed.bytes += row.get::<_, &str>(6).len();
                 claimed.tokens.push(token);
+                *place = (*place).max(Place {
+                    due_at: row.get::<_, Tz>(2).0,
+                    id: row.get(0),
+                });
             }
             if !rows.is_empty() {
                 any = true;

@@ -77,7 +77,7 @@ impl Finisher {
     async fn write(&mut self, all: &[Finished], again: bool) -> Result<(), String> {
         let session = match self.session.take() {
             Some(s) if !s.client().is_closed() => s,
-            _ => Session::new((self.connect)().await?),
+            _ => lease::session(&self.connect).await?,
         };
         let wall = self.clock.wall();
         let day = wall.0.div_euclid(86_400_000_000);

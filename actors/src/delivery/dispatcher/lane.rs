@@ -3,10 +3,15 @@
 use crate::delivery::breaker::{Admission, Breaker};
 use crate::delivery::channel::{Leased, Target, Traits};
 use crate::delivery::destination::Destination;
+use crate::delivery::lease::Place;
 use std::collections::VecDeque;
 use std::rc::Rc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use uuid::Uuid;
+
+/// How long claims may go on from where the last one ended. What was given back, or committed late, stands further ahead: it is
+/// found when they begin at the beginning again.
+const GO_ON: Duration = Duration::from_secs(2);
 
 /// A message that is claimed.
 #[derive(Clone, Debug)]
@@ -28,6 +33,8 @@ pub(super) struct Lane {
     pub breaker: Breaker,
     /// Paused meanwhile: what is ready goes back.
     pub paused: bool,
+    /// Where the next claim begins, and since when claims have not begun at the beginning.
+    position: Option<(Place, Instant)>,
     /// Nothing is sent before: the receiver asked to be left alone.
     pub rests_until: Option<Instant>,
 }
@@ -41,6 +48,7 @@ impl Lane {
             in_flight: 0,
             breaker: Breaker::default(),
             paused: false,
+            position: None,
             rests_until: None,
         }
     }
@@ -84,6 +92,22 @@ impl Lane {
             .min(super::run::CLAIM_AT_MOST)
     }
 
+    /// Where the next claim begins: behind what the last one brought, if there was more. Else it would pass over all that is
+    /// claimed and not yet written down, thousands of messages for some channels.
+    pub fn goes_on_at(&self, now: Instant) -> Option<Place> {
+        let (place, since) = self.position?;
+        (now.duration_since(since) < GO_ON).then_some(place)
+    }
+
+    /// A claim that was begun at `now` ended here, with more behind it; none: it brought all that was left.
+    pub fn claimed(&mut self, last: Option<Place>, now: Instant) {
+        let since = self
+            .position
+            .filter(|_| self.goes_on_at(now).is_some())
+            .map_or(now, |(_, since)| since);
+        self.position = last.map(|place| (place, since));
+    }
+
     /// The messages of the next request, if one may begin.
     pub fn next(&mut self, traits: &Traits, now: Instant) -> Option<(Rc<dyn Target>, Vec<Held>)> {
         if self.paused || self.ready.is_empty() || self.in_flight >= self.allowed(traits, now) {
@@ -103,5 +127,37 @@ impl Lane {
     pub fn is_idle(&self) -> bool {
         let rests = self.rests_until.is_some_and(|until| Instant::now() < until);
         self.in_flight == 0 && self.ready.is_empty() && self.breaker == Breaker::default() && !rests
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use millrace_schemas::time::Micros;
+
+    #[test]
+    fn claims_go_on_where_they_ended_and_now_and_then_from_the_beginning() {
+        let mut lane = Lane::new(Destination {
+            no: 1,
+            workspace: 1,
+            channel: "stub".to_owned(),
+            reference: "x".to_owned(),
+        });
+        let t = Instant::now();
+        let place = |n| Place {
+            due_at: Micros(n),
+            id: Uuid::from_u128(1),
+        };
+        assert_eq!(lane.goes_on_at(t), None);
+        lane.claimed(Some(place(1)), t);
+        assert_eq!(lane.goes_on_at(t), Some(place(1)));
+        lane.claimed(Some(place(2)), t + GO_ON / 2);
+        assert_eq!(lane.goes_on_at(t + GO_ON / 2), Some(place(2)));
+        // Counted from the first that did not begin at the beginning, however many followed.
+        assert_eq!(lane.goes_on_at(t + GO_ON), None);
+        lane.claimed(Some(place(3)), t + GO_ON);
+        assert_eq!(lane.goes_on_at(t + GO_ON), Some(place(3)));
+        lane.claimed(None, t + GO_ON);
+        assert_eq!(lane.goes_on_at(t + GO_ON), None);
     }
 }

@@ -1,15 +1,14 @@
 //! The dispatcher's loop.
 
+use super::claiming::Claiming;
 use super::finish::{Finished, Finisher};
-use super::lane::{Held, Lane};
+use super::lane::Lane;
 use super::request;
-use crate::delivery::channel::{Channel, Leased, Traits, Unready};
+use crate::delivery::channel::Channel;
 use crate::delivery::destination::{self, Destination};
 use crate::delivery::janitor;
-use crate::delivery::lease::{self, Attempt, End};
-use crate::postgres::types::Tz;
+use crate::delivery::lease::{self, End};
 use crate::runtime::clock::SharedClock;
-use crate::runtime::failpoint;
 use crate::runtime::session::{Connect, Session, describe};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -21,21 +20,21 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 /// Messages of one claim at most.
 pub(super) const CLAIM_AT_MOST: usize = 1_000;
 /// Messages sent and not yet written down, at most, before more is claimed.
-const UNWRITTEN_AT_MOST: usize = 10_000;
+pub(super) const UNWRITTEN_AT_MOST: usize = 10_000;
 /// A lease lasts this much longer than two requests: one that is waited for, and its own.
-const LEASE_MARGIN: Duration = Duration::from_secs(30);
+pub(super) const LEASE_MARGIN: Duration = Duration::from_secs(30);
 /// A request is not begun when its lease has less than this left beyond the request's own time.
-const LEASE_REST: Duration = Duration::from_secs(10);
+pub(super) const LEASE_REST: Duration = Duration::from_secs(10);
 /// How often destinations that were paused for an unreadable secret are looked at again.
 const LOOK_AT_SECRETS: Duration = Duration::from_secs(5);
 
 /// What the loop and the requests share.
 pub(super) struct Shared {
-    channel: Rc<dyn Channel>,
-    clock: SharedClock,
-    lanes: RefCell<HashMap<i32, Lane>>,
+    pub(super) channel: Rc<dyn Channel>,
+    pub(super) clock: SharedClock,
+    pub(super) lanes: RefCell<HashMap<i32, Lane>>,
     finished: RefCell<Option<UnboundedSender<Finished>>>,
-    unwritten: Cell<usize>,
+    pub(super) unwritten: Cell<usize>,
     in_flight: Cell<usize>,
     ended: Cell<u64>,
     /// A slot is free, or something was written down.
@@ -49,7 +48,7 @@ impl Shared {
         self.freed.notify_one();
     }
 
-    fn finish(&self, finished: Finished) {
+    pub(super) fn finish(&self, finished: Finished) {
         self.unwritten
             .set(self.unwritten.get() + finished.ended.len());
         if let Some(to) = &*self.finished.borrow() {
@@ -72,7 +71,7 @@ impl Shared {
     }
 
     /// Begins as many requests as the lane allows.
-    fn pump(self: &Rc<Shared>, no: i32) {
+    pub(super) fn pump(self: &Rc<Shared>, no: i32) {
         let traits = self.channel.traits();
         loop {
             let next = {
@@ -251,8 +250,8 @@ async fn clean(shared: Rc<Shared>, connect: Connect) {
     loop {
         let live = match session.take() {
             Some(s) if !s.client().is_closed() => s,
-            _ => match connect().await {
-                Ok(client) => Session::new(client),
+            _ => match lease::session(&connect).await {
+                Ok(session) => session,
                 Err(_) => {
                     tokio::time::sleep(janitor::EVERY).await;
                     continue;
@@ -307,191 +306,11 @@ async fn look_at_secrets(shared: &Shared, session: &Session) -> Result<(), tokio
     Ok(())
 }
 
-fn destination_of(row: &tokio_postgres::Row) -> Destination {
+pub(super) fn destination_of(row: &tokio_postgres::Row) -> Destination {
     Destination {
         no: row.get(0),
         workspace: row.get(1),
         channel: row.get(2),
         reference: row.get(3),
     }
-}
-
-/// Destinations of a channel with something due, found by one step along the index for each destination there is.
-const DUE: &str = "
-WITH RECURSIVE d(no) AS (
-    (SELECT destination_no FROM outbox_due ORDER BY destination_no LIMIT 1)
-    UNION ALL
-    SELECT (SELECT o.destination_no FROM outbox_due o WHERE o.destination_no > d.no ORDER BY o.destination_no LIMIT 1)
-    FROM d WHERE d.no IS NOT NULL
-)
-SELECT t.destination_no, t.workspace_id, t.channel, t.ref
-FROM d JOIN destinations t ON t.destination_no = d.no
-WHERE t.channel = $1 AND t.paused_code IS NULL
-  AND NOT EXISTS (SELECT FROM paused_channels p WHERE p.channel IN (t.channel, '*'))
-  AND EXISTS (SELECT FROM outbox_due o WHERE o.destination_no = d.no AND o.due_at <= $2 AND o.lease_token IS NULL)
-ORDER BY t.destination_no";
-
-struct Claiming {
-    shared: Rc<Shared>,
-    connect: Connect,
-    session: Option<Session>,
-    /// Where the round begins: nobody is always first.
-    turn: usize,
-}
-
-impl Claiming {
-    /// One round over all destinations that have something due and room for it. True: there may be more at once.
-    async fn turn(&mut self) -> Result<bool, String> {
-        if self.shared.unwritten.get() >= UNWRITTEN_AT_MOST {
-            return Ok(false);
-        }
-        let live = match self.session.take() {
-            Some(s) if !s.client().is_closed() => s,
-            _ => Session::new((self.connect)().await?),
-        };
-        let now = self.shared.clock.wall();
-        let rows = live
-            .query(DUE, &[&self.shared.channel.name(), &Tz(now)])
-            .await
-            .map_err(|e| describe(&e))?;
-        let mut due: Vec<Destination> = rows.iter().map(destination_of).collect();
-        self.forget_idle(&due);
-        if !due.is_empty() {
-            self.turn = self.turn.wrapping_add(1);
-            let first = self.turn % due.len();
-            due.rotate_left(first);
-        }
-        let mut more = false;
-        for one in due {
-            if self.shared.stop.get() {
-                break;
-            }
-            more |= self.visit(&live, one).await?;
-        }
-        self.session = Some(live);
-        Ok(more)
-    }
-
-    /// Lanes of destinations with nothing due and nothing under way.
-    fn forget_idle(&self, due: &[Destination]) {
-        self.shared
-            .lanes
-            .borrow_mut()
-            .retain(|no, lane| !lane.is_idle() || due.iter().any(|d| d.no == *no));
-    }
-
-    async fn visit(&self, session: &Session, destination: Destination) -> Result<bool, String> {
-        let (shared, no) = (&self.shared, destination.no);
-        let traits = shared.channel.traits();
-        let limit = {
-            let mut lanes = shared.lanes.borrow_mut();
-            let lane = lanes
-                .entry(no)
-                .or_insert_with(|| Lane::new(destination.clone()));
-            // It stands among the due ones, so nobody keeps it paused any more.
-            if lane.paused && lane.in_flight == 0 && lane.ready.is_empty() {
-                lane.paused = false;
-            }
-            lane.room(&traits, Instant::now())
-        };
-        if limit == 0 {
-            return Ok(false);
-        }
-        match shared.channel.prepare(session, &destination).await {
-            Ok(target) => {
-                if let Some(lane) = shared.lanes.borrow_mut().get_mut(&no) {
-                    lane.target = Some(target);
-                }
-            }
-            Err(Unready::Later(why)) => return Err(why),
-            Err(Unready::Pause { code, reason }) => {
-                let paused = destination::pause(session, no, code, &reason, Duration::ZERO).await;
-                if paused.map_err(|e| describe(&e))? {
-                    tracing::warn!(destination = no, code, reason, "destination paused");
-                    metrics::counter!("destinations_paused_total", "code" => code).increment(1);
-                }
-                return Ok(false);
-            }
-            Err(Unready::Cancel(code)) => {
-                let claim = self.claim(session, no, CLAIM_AT_MOST, &traits).await?;
-                let n = claim.messages.len();
-                let held = hold(claim, Instant::now());
-                self.end_unsent(&held, no, "cancelled", code);
-                return Ok(n == CLAIM_AT_MOST);
-            }
-        }
-        let begun = Instant::now();
-        let mut claim = self.claim(session, no, limit, &traits).await?;
-        let _ = failpoint::hit("delivery.claimed");
-        let n = claim.messages.len() + claim.bodiless.len();
-        if !claim.bodiless.is_empty() {
-            let lost = std::mem::take(&mut claim.bodiless);
-            let lost: Vec<Held> = lost
-                .into_iter()
-                .map(|message| Held {
-                    message,
-                    token: claim.token,
-                    send_before: begun,
-                })
-                .collect();
-            self.end_unsent(&lost, no, "cancelled", "body_gone");
-        }
-        let send_before = begun + lease_of(&traits).saturating_sub(traits.timeout + LEASE_REST);
-        if let Some(lane) = shared.lanes.borrow_mut().get_mut(&no) {
-            lane.ready.extend(hold(claim, send_before));
-        }
-        shared.pump(no);
-        Ok(n == limit)
-    }
-
-    async fn claim(
-        &self,
-        session: &Session,
-        no: i32,
-        limit: usize,
-        traits: &Traits,
-    ) -> Result<lease::Claim, String> {
-        let now = self.shared.clock.wall();
-        lease::claim(session, no, now, limit, lease_of(traits))
-            .await
-            .map_err(|e| describe(&e))
-    }
-
-    fn end_unsent(&self, held: &[Held], no: i32, status: &'static str, code: &'static str) {
-        let (wall, channel) = (self.shared.clock.wall(), self.shared.channel.name());
-        let end = || End::Final(status, Some(code.into()));
-        let attempts = held.iter().map(|h| Attempt {
-            at: wall,
-            id: h.message.id,
-            workspace: h.message.workspace,
-            channel,
-            destination: no,
-            attempt: 0,
-            result: status,
-            code: code.into(),
-            took: Duration::ZERO,
-            target: None,
-            excerpt: None,
-        });
-        self.shared.finish(Finished {
-            attempts: attempts.collect(),
-            ended: held.iter().map(|h| request::ended(h, no, end())).collect(),
-            ..Finished::default()
-        });
-    }
-}
-
-/// How long messages of a channel are claimed for.
-fn lease_of(traits: &Traits) -> Duration {
-    traits.timeout * 2 + LEASE_MARGIN
-}
-
-fn hold(claim: lease::Claim, send_before: Instant) -> Vec<Held> {
-    let token = claim.token;
-    let held = |message: Leased| Held {
-        message,
-        token,
-        send_before,
-    };
-    claim.messages.into_iter().map(held).collect()
 }
