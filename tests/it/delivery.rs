@@ -1,7 +1,9 @@
 //! The dispatcher over a real store and real receivers: everything leaves once, nothing waits for a dead destination.
 
+use millrace::delivery::dispatcher::DUE;
 use millrace::delivery::lease;
 use millrace::runtime::connector::connector;
+use millrace::runtime::session::Session;
 use millrace_tests::deployment::{Deployment, Log, PATIENCE};
 use millrace_tests::outbox;
 use millrace_tests::postgres::TestDatabase;
@@ -237,8 +239,21 @@ async fn old_days_are_dropped_but_not_before_their_last_message_has_ended() {
         .unwrap();
 }
 
+/// The plan of a statement as a dispatcher's connection makes it, once and for all.
+async fn plan(session: &Session, sql: &str, arguments: &str) -> String {
+    let prepare = format!("DEALLOCATE ALL; PREPARE asked AS {sql}");
+    session.batch(&prepare).await.unwrap();
+    let explain = format!("EXPLAIN EXECUTE asked ({arguments})");
+    let told = session.client().simple_query(&explain).await.unwrap();
+    let lines = told.iter().filter_map(|m| match m {
+        SimpleQueryMessage::Row(row) => row.get(0),
+        _ => None,
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
 #[tokio::test]
-async fn a_claim_that_was_planned_on_an_empty_table_walks_the_index() {
+async fn what_is_planned_while_little_or_much_is_due_walks_the_index() {
     let database = TestDatabase::create().await;
     let settings = millrace::settings::Database {
         url: Some(database.url().to_owned()),
@@ -247,22 +262,20 @@ async fn a_claim_that_was_planned_on_an_empty_table_walks_the_index() {
     let store = millrace::postgres::pool::Database::new(&settings, "tests").unwrap();
     let connect = connector(&store, Duration::from_secs(2));
     let session = lease::session(&connect).await.unwrap();
-    session.batch("ANALYZE outbox_due").await.unwrap();
-    let sql = format!("PREPARE claim AS {}", lease::CLAIM);
-    session.batch(&sql).await.unwrap();
     let nil = Uuid::nil();
-    let sql =
-        format!("EXPLAIN EXECUTE claim (1, now(), 1000, 50000, '{nil}', '-infinity', '{nil}')");
-    let told = session.client().simple_query(&sql).await.unwrap();
-    let plan: Vec<&str> = told
-        .iter()
-        .filter_map(|m| match m {
-            SimpleQueryMessage::Row(row) => row.get(0),
-            _ => None,
-        })
-        .collect();
-    let plan = plan.join("\n");
-    assert!(plan.contains("Index Scan using outbox_due_next"), "{plan}");
-    // All that is due to the destination would be read for each thousand of it.
-    assert!(!plan.contains("Sort"), "{plan}");
+    let claim = format!("1, now(), 1000, 50000, '{nil}', '-infinity', '{nil}'");
+    for due in [0, 20_000] {
+        let sql = format!(
+            "INSERT INTO outbox_due (outbox_id, created_at, destination_no, due_at)
+             SELECT gen_random_uuid(), now(), 1 + n % 3, now() FROM generate_series(1, {due}) AS n; ANALYZE outbox_due"
+        );
+        session.batch(&sql).await.unwrap();
+        let claim = plan(&session, lease::CLAIM, &claim).await;
+        assert!(claim.contains("Index Scan using outbox_due_next"), "{claim}");
+        // All that is due to the destination would be read for each thousand of it.
+        assert!(!claim.contains("Sort"), "{claim}");
+        let due = plan(&session, DUE, "'stub', now(), '{1}'").await;
+        assert!(!due.contains("hashed"), "{due}");
+        assert!(due.contains("destination_no = d.no"), "{due}");
+    }
 }

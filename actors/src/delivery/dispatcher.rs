@@ -12,5 +12,6 @@ mod request;
 mod run;
 
 pub use actor::{ChannelActor, Delivery, DeliveryConfig, MakeChannel};
+pub use claiming::DUE;
 pub use finish::{Finished, finish};
 pub use request::end_of;

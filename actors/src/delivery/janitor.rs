@@ -12,6 +12,9 @@ pub const EVERY: Duration = Duration::from_secs(2);
 /// After so many ended messages the narrow table is vacuumed; PostgreSQL's own vacuum comes round once a minute, and a busy
 /// channel ends half a million messages in one.
 pub const VACUUM_AFTER: u64 = 10_000;
+/// A vacuum reads the whole table: with much due it waits for one ended message in so many, so that a backlog is not read again
+/// for every hundredth of it.
+pub const VACUUM_SHARE: u64 = 5;
 
 /// Sweeps a channel's expired leases to their end.
 ///
@@ -51,6 +54,28 @@ pub async fn sweep(
         );
     }
     Ok(all)
+}
+
+/// Whether so many ended messages are worth a vacuum: [`VACUUM_AFTER`], and one in [`VACUUM_SHARE`] of the narrow table's rows.
+///
+/// # Errors
+/// The store's.
+pub async fn is_worth_a_vacuum(
+    session: &Session,
+    ended: u64,
+) -> Result<bool, tokio_postgres::Error> {
+    if ended < VACUUM_AFTER {
+        return Ok(false);
+    }
+    // As the last vacuum or analyse counted them.
+    let rows = session
+        .query(
+            "SELECT greatest(reltuples, 0)::int8 FROM pg_class WHERE oid = 'outbox_due'::regclass",
+            &[],
+        )
+        .await?;
+    let rows: i64 = rows.first().map_or(0, |r| r.get(0));
+    Ok(ended.saturating_mul(VACUUM_SHARE) >= rows.unsigned_abs())
 }
 
 /// Vacuums the narrow tables, unless somebody does already.

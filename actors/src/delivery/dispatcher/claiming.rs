@@ -16,8 +16,9 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 /// Destinations of a channel with something due, found by one step along the index for each destination there is. Those in `$3`
-/// are known to have more: looking for it would pass over all that is claimed of them.
-const DUE: &str = "
+/// are known to have more: looking for it would pass over all that is claimed of them. A subquery with a limit, since EXISTS beside
+/// OR may be planned as a hash of everything that is due.
+pub const DUE: &str = "
 WITH RECURSIVE d(no) AS (
     (SELECT destination_no FROM outbox_due ORDER BY destination_no LIMIT 1)
     UNION ALL
@@ -29,7 +30,7 @@ FROM d JOIN destinations t ON t.destination_no = d.no
 WHERE t.channel = $1 AND t.paused_code IS NULL
   AND NOT EXISTS (SELECT FROM paused_channels p WHERE p.channel IN (t.channel, '*'))
   AND (d.no = ANY($3)
-       OR EXISTS (SELECT FROM outbox_due o WHERE o.destination_no = d.no AND o.due_at <= $2 AND o.lease_token IS NULL))
+       OR (SELECT true FROM outbox_due o WHERE o.destination_no = d.no AND o.due_at <= $2 AND o.lease_token IS NULL LIMIT 1))
 ORDER BY t.destination_no";
 
 pub(super) struct Claiming {

@@ -266,7 +266,7 @@ async fn clean(shared: Rc<Shared>, connect: Connect) {
                 janitor::sweep(&live, shared.channel.name(), &traits, wall).await?;
             }
             let ended = shared.ended.get();
-            if ended - vacuumed >= janitor::VACUUM_AFTER {
+            if janitor::is_worth_a_vacuum(&live, ended - vacuumed).await? {
                 vacuumed = ended;
                 janitor::vacuum(&live).await?;
             }
