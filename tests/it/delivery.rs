@@ -271,7 +271,10 @@ async fn what_is_planned_while_little_or_much_is_due_walks_the_index() {
         );
         session.batch(&sql).await.unwrap();
         let claim = plan(&session, lease::CLAIM, &claim).await;
-        assert!(claim.contains("Index Scan using outbox_due_next"), "{claim}");
+        assert!(
+            claim.contains("Index Scan using outbox_due_next"),
+            "{claim}"
+        );
         // All that is due to the destination would be read for each thousand of it.
         assert!(!claim.contains("Sort"), "{claim}");
         let due = plan(&session, DUE, "'stub', now(), '{1}'").await;
