@@ -2,6 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+/// A day in microseconds.
+pub const DAY_US: i64 = 86_400_000_000;
+
 /// A moment, in microseconds since the Unix epoch, UTC.
 #[derive(
     Clone,
@@ -34,6 +37,12 @@ impl Micros {
     #[must_use]
     pub const fn millis(self) -> i64 {
         self.0.div_euclid(1_000)
+    }
+
+    /// The UTC day, since 1970: what daily partitions are named by.
+    #[must_use]
+    pub const fn day(self) -> i64 {
+        self.0.div_euclid(DAY_US)
     }
 
     /// RFC 3339 in UTC; a moment outside jiff's range is printed as its number.

@@ -60,6 +60,17 @@ pub(crate) fn is_name(text: &str) -> bool {
     !text.trim().is_empty() && text.chars().count() <= 100 && !text.chars().any(char::is_control)
 }
 
+/// Says of a name that is none what it should be.
+pub(crate) fn check_name(at: &str, name: &str, faults: &mut Faults) {
+    if !is_name(name) {
+        faults.add(
+            at,
+            "invalid_name",
+            "a name has 1 to 100 characters, no control characters",
+        );
+    }
+}
+
 /// Makes a workspace. An empty name becomes the slug.
 ///
 /// # Errors
@@ -80,13 +91,7 @@ pub async fn create(
         );
     }
     let name = if name.is_empty() { slug } else { name };
-    if !is_name(name) {
-        faults.add(
-            "/name",
-            "invalid_name",
-            "a name has 1 to 100 characters, no control characters",
-        );
-    }
+    check_name("/name", name, &mut faults);
     faults.done()?;
     let row = tx
         .query_one(

@@ -17,6 +17,11 @@ use uuid::Uuid;
 /// acceptance may have been clamped), in seconds.
 const EARLIEST_BEFORE_MINT_SECS: i64 = 2 * FUTURE_SKEW_SECS + 60;
 
+/// The earliest that a visit can have been accepted whose click id was minted at this time, in milliseconds since 1970.
+pub(super) fn earliest_visit(minted_millis: i64) -> Micros {
+    Micros(minted_millis.saturating_mul(1_000)).plus_secs(-EARLIEST_BEFORE_MINT_SECS)
+}
+
 const VISITS: &str =
     "SELECT click_key, workspace_id, visit_id, campaign_id, journey::text FROM visits
      WHERE click_key = ANY($1) AND accepted_at >= $2 ORDER BY accepted_at, record_id";
@@ -56,7 +61,7 @@ pub async fn load(
         .filter_map(ClickKey::minted_millis)
         .min()
         .unwrap_or(0);
-    let since = Micros(earliest.saturating_mul(1_000)).plus_secs(-EARLIEST_BEFORE_MINT_SECS);
+    let since = earliest_visit(earliest);
     fetch(slice, session, &minted, since).await?;
     fetch(slice, session, &foreign, Micros(0)).await
 }

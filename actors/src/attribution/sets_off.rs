@@ -3,12 +3,13 @@
 
 use super::decide::Record;
 use super::draft::{Draft, Firing};
+use super::load;
 use crate::delivery::meta::event::{self, DataProcessing, Occasion};
 use crate::delivery::outbox::{self, Message, id_of};
 use crate::delivery::triggers::{Audience, Event, Whom};
 use crate::postgres::types::Tz;
 use crate::runtime::session::{Failure, Session};
-use crate::runtime::vertical::Item;
+use crate::runtime::vertical::{Item, item_at};
 use hashbrown::{HashMap, HashSet};
 use millrace_schemas::ids::{self, ClickKey, RecordId};
 use millrace_schemas::journey::Journey;
@@ -92,10 +93,7 @@ fn visits(
     messages: &mut Vec<Message>,
 ) {
     for (index, journey) in &draft.visits {
-        let found = items
-            .binary_search_by_key(index, |i| i.index)
-            .ok()
-            .and_then(|at| items.get(at));
+        let found = item_at(items, *index);
         let Some(Item {
             id,
             accepted_at,
@@ -202,10 +200,6 @@ LEFT JOIN LATERAL (
     WHERE v.click_key = c.click_key AND v.workspace_id = c.workspace_id AND v.visit_id = c.visit_id AND v.accepted_at >= $3
     ORDER BY v.accepted_at LIMIT 1
 ) v ON true";
-
-/// A visit lies at most this long before the time inside its minted click id: clocks of doors differ, and the acceptance may
-/// have been clamped.
-const EARLIEST_BEFORE_MINT_SECS: i64 = 2 * ids::FUTURE_SKEW_SECS + 60;
 
 async fn conversions(
     session: &Session,
@@ -340,10 +334,7 @@ fn draft_since(heard: &[(&Firing, &Whom)]) -> Micros {
     let mut since = Micros(i64::MAX);
     for (firing, _) in heard {
         match firing.minted_millis {
-            Some(ms) => {
-                let at = Micros(ms.saturating_mul(1_000)).plus_secs(-EARLIEST_BEFORE_MINT_SECS);
-                since = since.min(at);
-            }
+            Some(ms) => since = since.min(load::earliest_visit(ms)),
             None => return Micros(0),
         }
     }

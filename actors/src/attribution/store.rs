@@ -7,7 +7,7 @@ use crate::postgres::copy::Rows;
 use crate::postgres::types::Tz;
 use crate::runtime::failpoint;
 use crate::runtime::session::{Failure, Session};
-use crate::runtime::vertical::Item;
+use crate::runtime::vertical::{Item, item_at};
 use hashbrown::HashMap;
 use millrace_schemas::ids::{self, ClickKey};
 use millrace_schemas::postback::Status;
@@ -196,10 +196,7 @@ const VISITS: &str = "COPY visits (workspace_id, click_key, visit_id, record_id,
 fn visits(draft: &Draft, items: &[Item<Record>]) -> Rows {
     let mut rows = Rows::new();
     for (index, journey) in &draft.visits {
-        let found = items
-            .binary_search_by_key(index, |i| i.index)
-            .ok()
-            .and_then(|at| items.get(at));
+        let found = item_at(items, *index);
         let Some(Item {
             id,
             accepted_at,

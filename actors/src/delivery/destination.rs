@@ -1,4 +1,4 @@
-//! Destinations: whom messages go to, and whether they are paused. All SQL on `destinations` and `paused_channels`.
+//! Destinations: whom messages go to, and pausing one for what it answered. What people pause and resume is in `holds`.
 
 use crate::runtime::session::Session;
 use std::time::Duration;
@@ -44,19 +44,4 @@ pub async fn pause(
         )
         .await?;
     Ok(paused == 1)
-}
-
-/// Lets a destination go on. True: it was paused.
-///
-/// # Errors
-/// The store's.
-pub async fn resume(session: &Session, no: i32) -> Result<bool, tokio_postgres::Error> {
-    let resumed = session
-        .execute(
-            "UPDATE destinations SET paused_code = NULL, paused_reason = NULL, paused_by = NULL, paused_at = NULL
-             WHERE destination_no = $1 AND paused_code IS NOT NULL",
-            &[&no],
-        )
-        .await?;
-    Ok(resumed == 1)
 }

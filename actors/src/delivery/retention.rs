@@ -4,10 +4,8 @@
 use crate::postgres::pool::{Database, DatabaseError};
 use crate::postgres::types::Tz;
 use crate::settings;
-use millrace_schemas::time::Micros;
+use millrace_schemas::time::{DAY_US, Micros};
 use tokio_postgres::Client;
-
-const DAY_US: i64 = 86_400_000_000;
 
 /// Why a round failed.
 #[derive(Debug, thiserror::Error)]

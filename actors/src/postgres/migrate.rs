@@ -2,7 +2,7 @@
 
 use super::pool::{Database, DatabaseError};
 use super::types::Tz;
-use millrace_schemas::time::Micros;
+use millrace_schemas::time::{DAY_US, Micros};
 use std::time::Duration;
 use tokio_postgres::Client;
 
@@ -30,8 +30,6 @@ pub const DAYS_AHEAD: i64 = 3;
 
 /// Advisory lock of migrations, for the session: "mill".
 const MIGRATE_LOCK: i64 = 0x6d69_6c6c;
-
-const DAY_US: i64 = 86_400_000_000;
 
 /// What was done.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -25,6 +25,13 @@ pub struct Item<R> {
     pub record: R,
 }
 
+/// The item of the record at a place in the batch, of items in that order; none: it was not decoded.
+#[must_use]
+pub fn item_at<R>(items: &[Item<R>], index: usize) -> Option<&Item<R>> {
+    let at = items.binary_search_by_key(&index, |i| i.index).ok()?;
+    items.get(at)
+}
+
 /// A record as read off the wire.
 #[derive(Debug)]
 pub struct Decoded<R> {

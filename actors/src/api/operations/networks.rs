@@ -7,7 +7,7 @@ use crate::api::page::{Conditions, Source};
 use crate::api::problem::Problem;
 use crate::api::registry::{Effect, Method, Operation, Param, Precondition};
 use crate::api::schema::{input, output};
-use crate::api::workspaces::is_name;
+use crate::api::workspaces::check_name;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use futures::future::LocalBoxFuture;
@@ -133,13 +133,7 @@ impl Entity for Networks {
         fields: &Fields,
         faults: &mut Faults,
     ) -> Result<(), Problem> {
-        if !is_name(&fields.name) {
-            faults.add(
-                "/name",
-                "invalid_name",
-                "a name has 1 to 100 characters, no control characters",
-            );
-        }
+        check_name("/name", &fields.name, faults);
         if fields.status_words.len() > 100 {
             faults.add("/status_words", "too_long", "at most 100 words");
         }

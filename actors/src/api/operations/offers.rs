@@ -8,7 +8,7 @@ use crate::api::page::{Conditions, Source};
 use crate::api::problem::Problem;
 use crate::api::registry::{Effect, Method, Operation, Param, Precondition};
 use crate::api::schema::input;
-use crate::api::workspaces::is_name;
+use crate::api::workspaces::check_name;
 use futures::future::LocalBoxFuture;
 use rust_decimal::Decimal;
 use schemars::JsonSchema;
@@ -91,13 +91,7 @@ impl Entity for Offers {
         fields: &Fields,
         faults: &mut Faults,
     ) -> Result<(), Problem> {
-        if !is_name(&fields.name) {
-            faults.add(
-                "/name",
-                "invalid_name",
-                "a name has 1 to 100 characters, no control characters",
-            );
-        }
+        check_name("/name", &fields.name, faults);
         if let Err(why) = check_url(&fields.url_template) {
             faults.add("/url_template", "malformed", why);
         }

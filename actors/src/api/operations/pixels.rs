@@ -12,7 +12,7 @@ use crate::api::page::{Conditions, Source};
 use crate::api::problem::Problem;
 use crate::api::registry::{Effect, ExemptReason, Method, Operation, Param, Precondition, Tool};
 use crate::api::schema::input;
-use crate::api::workspaces::is_name;
+use crate::api::workspaces::check_name;
 use crate::delivery::holds;
 use credentials::{Credentials, create, create_schema, set_credentials};
 use futures::future::LocalBoxFuture;
@@ -90,13 +90,7 @@ impl Entity for Pixels {
         faults: &mut Faults,
     ) -> Result<(), Problem> {
         for (at, text) in [("/name", &fields.name), ("/event_name", &fields.event_name)] {
-            if !is_name(text) {
-                faults.add(
-                    at,
-                    "invalid_name",
-                    "a name has 1 to 100 characters, no control characters",
-                );
-            }
+            check_name(at, text, faults);
         }
         let said = fields.data_processing.as_ref();
         if said.is_some_and(|d| d.state != 0 && d.state < 1_000) {

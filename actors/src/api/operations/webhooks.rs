@@ -12,7 +12,7 @@ use crate::api::page::{Conditions, Source};
 use crate::api::problem::Problem;
 use crate::api::registry::{Effect, Method, Operation, Param, Precondition};
 use crate::api::schema::{input, output};
-use crate::api::workspaces::is_name;
+use crate::api::workspaces::check_name;
 use crate::delivery::holds;
 use fields::check_url;
 use futures::future::LocalBoxFuture;
@@ -83,13 +83,7 @@ impl Entity for Webhooks {
         fields: &Fields,
         faults: &mut Faults,
     ) -> Result<(), Problem> {
-        if !is_name(&fields.name) {
-            faults.add(
-                "/name",
-                "invalid_name",
-                "a name has 1 to 100 characters, no control characters",
-            );
-        }
+        check_name("/name", &fields.name, faults);
         if let Err(why) = check_url(&fields.url) {
             faults.add("/url", "malformed", why);
         }

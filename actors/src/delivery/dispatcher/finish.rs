@@ -80,12 +80,12 @@ impl Finisher {
             _ => lease::session(&self.connect).await?,
         };
         let wall = self.clock.wall();
-        let day = wall.0.div_euclid(86_400_000_000);
+        let day = wall.day();
         // Attempts carry their own moments, which a slow store may leave a day behind.
         let mut wanted: Vec<i64> = all
             .iter()
             .flat_map(|f| &f.attempts)
-            .map(|a| a.at.0.div_euclid(86_400_000_000))
+            .map(|a| a.at.day())
             .chain([day])
             .filter(|d| self.day != Some(*d))
             .collect();

@@ -5,7 +5,8 @@ use super::finish::{Finished, Finisher};
 use super::lane::Lane;
 use super::request;
 use crate::delivery::channel::Channel;
-use crate::delivery::destination::{self, Destination};
+use crate::delivery::destination::Destination;
+use crate::delivery::holds;
 use crate::delivery::janitor;
 use crate::delivery::lease::{self, End};
 use crate::runtime::clock::SharedClock;
@@ -298,7 +299,7 @@ async fn look_at_secrets(shared: &Shared, session: &Session) -> Result<(), tokio
     for row in &rows {
         let found = destination_of(row);
         if shared.channel.prepare(session, &found).await.is_ok()
-            && destination::resume(session, found.no).await?
+            && holds::resume(session.client(), found.no).await?
         {
             tracing::info!(destination = found.no, "its secret opens again: resumed");
         }

@@ -7,16 +7,13 @@ use crate::runtime::days;
 use crate::runtime::failpoint;
 use crate::runtime::ownership::{self, Advance};
 use crate::runtime::session::Failure;
-use crate::runtime::vertical::{DeadLetter, Effects, Item, Raw, Vertical};
+use crate::runtime::vertical::{DeadLetter, Effects, Item, Raw, Vertical, item_at};
 use millrace_schemas::ids::RecordId;
 use millrace_schemas::outcome::Outcome;
 use millrace_schemas::time::{Micros, Now};
 use std::collections::HashSet;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-
-/// A day in microseconds.
-const DAY: i64 = 86_400_000_000;
 
 impl<V: Vertical> Core<V> {
     pub(super) async fn attempt(
@@ -137,7 +134,7 @@ impl<V: Vertical> Core<V> {
     }
 
     async fn make_days(&mut self, items: &[Item<V::Record>], wall: Micros) -> Result<(), Failure> {
-        let today = wall.0.div_euclid(DAY);
+        let today = wall.day();
         let wall_tables = self.vertical.wall_tables();
         if self.wall_day != Some(today) && !wall_tables.is_empty() {
             if let Some(session) = &self.session {
@@ -147,7 +144,7 @@ impl<V: Vertical> Core<V> {
         }
         let mut missing: Vec<i64> = Vec::new();
         for item in items {
-            let day = item.accepted_at.0.div_euclid(DAY);
+            let day = item.accepted_at.day();
             if !self.days.contains(&day) && !missing.contains(&day) {
                 missing.push(day);
             }
@@ -168,11 +165,7 @@ impl<V: Vertical> Core<V> {
             let Some(raw) = work.batch.records().get(*index) else {
                 continue;
             };
-            let item = work
-                .items
-                .binary_search_by_key(index, |i| i.index)
-                .ok()
-                .and_then(|at| work.items.get(at));
+            let item = item_at(&work.items, *index);
             let own = RecordId {
                 topic_no: raw.topic_no,
                 partition: work.batch.partition,
