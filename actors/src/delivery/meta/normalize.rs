@@ -235,11 +235,12 @@ pub fn normalize(field: Field, value: &str, context: &Context<'_>) -> Normalized
         // An opaque id: its case may be all that tells two apart.
         _ => Ok(value.to_owned()),
     };
-    match normalised {
-        Ok(text) if text.is_empty() => Normalized::Omitted(omitted::NOTHING_LEFT),
+    // What was cut off may have ended at a blank (`vand damme` by its first five).
+    match normalised.as_deref().map(bare) {
+        Ok("") => Normalized::Omitted(omitted::NOTHING_LEFT),
         Ok(text) => Normalized::Hashed {
-            sha256_hex: sha256_hex(&text),
-            normalised: text,
+            sha256_hex: sha256_hex(text),
+            normalised: text.to_owned(),
         },
         Err(why) => Normalized::Omitted(why),
     }

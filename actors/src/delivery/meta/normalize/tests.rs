@@ -57,6 +57,12 @@ fn an_unknown_field_names_those_that_are_known() {
     );
 }
 
+#[test]
+fn five_letters_that_end_at_a_blank_are_four() {
+    let sent = |value| normalize(Field::F5Last, value, &Context::default());
+    assert_eq!(sent("Vand Damme"), sent("vand"));
+}
+
 fn contexts() -> impl Strategy<Value = (Option<String>, Option<String>, Option<i64>)> {
     (
         proptest::option::of("[a-zA-Z]{2}|\\PC{0,3}"),
