@@ -122,12 +122,29 @@ fn must_be_seen(report: &Report, run: &str) {
     assert!(report.lost_or_doubled(), "{run} was not noticed: {report}");
 }
 
+/// How often a scene may be played until it shows what it is about: an owner that goes on after it stood still may hear of its
+/// lost partition before it does its harm, and then there is nothing to be seen.
+const SCENES: usize = 5;
+
+/// Plays a scene with safeguards off until the recount names a loss or a double.
+async fn must_be_seen_in(run: &str, mut scene: impl AsyncFnMut() -> anyhow::Result<Report>) {
+    for _ in 1..SCENES {
+        let report = scene().await.unwrap();
+        if report.lost_or_doubled() {
+            eprintln!("{run}: {report}");
+            return;
+        }
+        eprintln!("{run}: no harm done, once more");
+    }
+    must_be_seen(&scene().await.unwrap(), run);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_the_fence_an_expiry_happens_twice() {
     let _turn = turn().await;
     let Some(kafka) = kafka().await else { return };
     must_be_right(&expiring(kafka, "").await.unwrap(), "fence on");
-    must_be_seen(&expiring(kafka, "fence").await.unwrap(), "fence off");
+    must_be_seen_in("fence off", async || expiring(kafka, "fence").await).await;
 }
 
 /// The run with the check on is `faults_store.rs`'s own.
@@ -147,8 +164,8 @@ async fn behind_an_open_fence_the_position_check_alone_prevents_doubles() {
     must_be_right(&overtaken(kafka, "").await.unwrap(), "both on");
     let report = overtaken(kafka, "fence").await.unwrap();
     must_be_right(&report, "fence off, position check on");
-    let report = overtaken(kafka, "fence,position").await.unwrap();
-    must_be_seen(&report, "fence and position check off");
+    let scene = async || overtaken(kafka, "fence,position").await;
+    must_be_seen_in("fence and position check off", scene).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

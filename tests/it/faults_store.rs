@@ -7,7 +7,7 @@ use millrace_tests::kafka::Kafka;
 use millrace_tests::postgres::{DedicatedServer, StopMode};
 use millrace_tests::process::{Launch, eventually};
 use millrace_tests::proxy::{Protocol, Proxy};
-use millrace_tests::recount::Report;
+use millrace_tests::recount::{Report, recount_all};
 use std::time::Duration;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -79,8 +79,16 @@ pub async fn lost_replies(kafka: &Kafka, sabotage: &str) -> Report {
             proxy.eat_commit_reply(u32::try_from(rng.below(12))?);
         }
         let mut process = launch.sabotage(sabotage).spawn()?;
-        let report = deployment.recounted(&produced).await?;
-        anyhow::ensure!(proxy.eaten() == TIMES, "{} replies eaten", proxy.eaten());
+        // What is booked twice by sabotage is refused by the store here and there, and too much of that stops a partition.
+        let report = match sabotage {
+            "" => deployment.recounted(&produced).await?,
+            _ => {
+                deployment.at_rest(&produced, PATIENCE).await?;
+                recount_all(&deployment.store().await, &produced).await?
+            }
+        };
+        let least = if sabotage.is_empty() { TIMES } else { 1 };
+        anyhow::ensure!(proxy.eaten() >= least, "{} replies eaten", proxy.eaten());
         anyhow::ensure!(process.ended().is_none(), "the consumer gave up");
         Ok(report)
     };

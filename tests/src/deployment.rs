@@ -219,13 +219,32 @@ impl Deployment {
     /// # Errors
     /// Not in time; where the partitions stand is in the message.
     pub async fn settled(&self, produced: &Produced, within: Duration) -> anyhow::Result<()> {
+        self.consumed(produced, within, false).await
+    }
+
+    /// Waits until everything produced is consumed, but for what stands behind a partition that stopped.
+    ///
+    /// # Errors
+    /// Not in time; where the partitions stand is in the message.
+    pub async fn at_rest(&self, produced: &Produced, within: Duration) -> anyhow::Result<()> {
+        self.consumed(produced, within, true).await
+    }
+
+    async fn consumed(
+        &self,
+        produced: &Produced,
+        within: Duration,
+        or_stopped: bool,
+    ) -> anyhow::Result<()> {
         let store = self.store().await;
         let ends = produced.ends();
         let waited = eventually("everything consumed", within, async || {
             let rows = store
                 .query(
-                    "SELECT topic_no, partition, next_offset FROM positions",
-                    &[],
+                    "SELECT topic_no, partition,
+                            CASE WHEN $1 AND stopped_reason IS NOT NULL THEN 9223372036854775807 ELSE next_offset END
+                     FROM positions JOIN ownership USING (group_name, partition)",
+                    &[&or_stopped],
                 )
                 .await?;
             let stored: BTreeMap<(i32, i32), i64> = rows

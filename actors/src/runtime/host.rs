@@ -202,7 +202,11 @@ async fn watch<V: Vertical>(shared: Arc<Shared<V>>, connect: Connect) {
             )
             .await
         {
-            shared.paused.store(!rows.is_empty(), Ordering::SeqCst);
+            let paused = !rows.is_empty();
+            if shared.paused.swap(paused, Ordering::SeqCst) != paused {
+                let word = if paused { "paused" } else { "resumed" };
+                tracing::info!(group, "group {word}");
+            }
         }
         let stopped: Vec<i32> = locked(&shared.stopped).keys().copied().collect();
         if !stopped.is_empty() {
