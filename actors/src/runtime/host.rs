@@ -57,6 +57,7 @@ struct Shared<V: Vertical> {
     late: Mutex<HashMap<i32, Running<V>>>,
     /// Partitions that are stopped, and why; true: resumed since.
     stopped: Mutex<HashMap<i32, (String, bool)>>,
+    /// Takes no records: an operator's word, and how a host begins, until it has asked whether there is such a word.
     paused: AtomicBool,
     closing: AtomicBool,
 }
@@ -121,7 +122,7 @@ impl<V: Vertical> GroupHost<V> {
             launching: Mutex::default(),
             late: Mutex::default(),
             stopped: Mutex::default(),
-            paused: AtomicBool::new(false),
+            paused: AtomicBool::new(true),
             closing: AtomicBool::new(false),
         });
         let host = Arc::new(GroupHost {
@@ -182,11 +183,13 @@ impl<V: Vertical> GroupHost<V> {
     }
 }
 
-/// Looks once a second whether the group is paused and whether stopped partitions were resumed.
+/// Looks at once, and then once a second, whether the group is paused and whether stopped partitions were resumed.
 async fn watch<V: Vertical>(shared: Arc<Shared<V>>, connect: Connect) {
     let mut session: Option<Session> = None;
+    let mut every = tokio::time::interval(WATCH_EVERY);
+    every.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     while !shared.closing.load(Ordering::SeqCst) {
-        tokio::time::sleep(WATCH_EVERY).await;
+        every.tick().await;
         let live = match session.take() {
             Some(s) if !s.client().is_closed() => s,
             _ => match connect().await {

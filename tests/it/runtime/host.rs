@@ -22,8 +22,17 @@ fn until(what: &str, mut check: impl FnMut() -> bool) {
 
 /// The host as a consumer's thread sees it, on an actix system of its own.
 fn with_host(run: impl FnOnce(&GroupHost<Sums>, &mut World) + Send + 'static) {
+    with_host_over("", run);
+}
+
+/// The same, with this done in the store before the host is there.
+fn with_host_over(
+    before: &'static str,
+    run: impl FnOnce(&GroupHost<Sums>, &mut World) + Send + 'static,
+) {
     System::new().block_on(async move {
         let mut w = World::new().await;
+        w.client.batch_execute(before).await.unwrap();
         let config = HostConfig {
             topics: w.topics.clone(),
             connect: w.connect(w.database.url()),
@@ -42,6 +51,11 @@ fn with_host(run: impl FnOnce(&GroupHost<Sums>, &mut World) + Send + 'static) {
     });
 }
 
+/// Waits until the host knows that its group is not paused.
+fn goes(host: &GroupHost<Sums>) {
+    until("the group goes", || host.in_flight(0).records == 0);
+}
+
 fn ask(w: &World, sql: &str) -> i64 {
     tokio::runtime::Handle::current().block_on(w.count(sql))
 }
@@ -57,6 +71,7 @@ fn the_host_starts_feeds_and_lets_go() {
             "{answers:?}"
         );
         assert_eq!(host.owned(), [0, 1]);
+        goes(host);
         let batch = w.batch(&["a=1", "a=2"]);
         host.batch(batch).unwrap();
         until("the batch is committed", || host.in_flight(0).records == 0);
@@ -77,6 +92,7 @@ fn the_host_starts_feeds_and_lets_go() {
 fn a_stopped_partition_is_named_and_comes_back_when_resumed() {
     with_host(|host, w| {
         host.assigned(&[0], Duration::from_secs(5));
+        goes(host);
         let batch = w.batch(&["nonsense"; 60]);
         host.batch(batch).unwrap();
         until("the stop is seen", || !host.stopped().is_empty());
@@ -107,6 +123,7 @@ fn a_stopped_partition_is_named_and_comes_back_when_resumed() {
 fn a_paused_group_takes_no_records_and_goes_on_when_resumed() {
     with_host(|host, w| {
         host.assigned(&[0], Duration::from_secs(5));
+        goes(host);
         let handle = tokio::runtime::Handle::current();
         handle
             .block_on(
@@ -130,6 +147,23 @@ fn a_paused_group_takes_no_records_and_goes_on_when_resumed() {
 }
 
 #[test]
+fn a_group_that_was_paused_before_the_process_began_takes_no_record_at_all() {
+    let pause = "INSERT INTO paused_groups VALUES ('sums', now(), 'test')";
+    with_host_over(pause, |host, w| {
+        host.assigned(&[0], Duration::from_secs(5));
+        let batch = w.batch(&["a=1"]);
+        let back = host.batch(batch).expect_err("paused");
+        tokio::runtime::Handle::current()
+            .block_on(w.client.batch_execute("DELETE FROM paused_groups"))
+            .unwrap();
+        goes(host);
+        host.batch(back).unwrap();
+        until("the batch is committed", || host.in_flight(0).records == 0);
+        assert_eq!(ask(w, "SELECT sum FROM sums WHERE name = 'a'"), 1);
+    });
+}
+
+#[test]
 fn a_claim_that_comes_too_late_is_kept_for_the_next_time() {
     with_host(|host, w| {
         let answer = host.assigned(&[0], Duration::ZERO);
@@ -145,6 +179,7 @@ fn a_claim_that_comes_too_late_is_kept_for_the_next_time() {
         });
         assert_eq!(host.owned(), [0]);
         assert_eq!(ask(w, "SELECT max(epoch) FROM ownership"), 1);
+        goes(host);
         let batch = w.batch(&["a=1"]);
         host.batch(batch).unwrap();
         until("the batch is committed", || {
