@@ -7,6 +7,7 @@ use clap::{Parser, Subcommand};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+mod bounce;
 mod context;
 pub mod demo;
 mod dlq;
@@ -82,6 +83,9 @@ enum Command {
     /// What Meta would be told.
     #[command(subcommand)]
     Meta(meta::Args),
+    /// What a mail server's refusal says of an address.
+    #[command(subcommand)]
+    Bounce(bounce::Args),
     /// Is everything as it should be, and what to do if not.
     Doctor(doctor::Args),
     /// Make and list workspaces.
@@ -142,6 +146,7 @@ fn dispatch(command: Command, context: Context) -> anyhow::Result<ExitCode> {
             Command::Outbox(args) => outbox::run(&context, args).await,
             Command::Trace(args) => trace::run(&context, args).await,
             Command::Meta(args) => meta::run(&context, args),
+            Command::Bounce(args) => bounce::run(&context, args),
             Command::Doctor(args) => doctor::run(&context, args).await,
             Command::Workspace(args) => workspace::run(&context, args).await,
             Command::Key(args) => key::run(&context, args).await,

@@ -14,6 +14,7 @@ pub mod breaker;
 pub mod channel;
 pub mod destination;
 pub mod dispatcher;
+pub mod email;
 pub mod holds;
 pub mod janitor;
 pub mod lease;
