@@ -13,7 +13,7 @@ empty :=
 space := $(empty) $(empty)
 export PATH := $(if $(CARGO_HOME),$(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH):$(subst $(space),:,$(brewed))
 
-.PHONY: help demo test fmt fmt-check lint docs deny build suites bench
+.PHONY: help demo test fmt fmt-check lint docs deny build suites faults bench
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed 's/:.*## /\t/' | while IFS="$$(printf '\t')" read -r name what; do \
@@ -50,6 +50,9 @@ build: ## everything, as the tests use it
 
 suites: ## the tests alone (ARGS='-- NAME' for some of them)
 	@$(CARGO) test --locked --workspace --no-fail-fast $(ARGS)
+
+faults: build ## eight runs of a whole deployment with faults, and one safeguard switched off
+	@.ci/faults.sh
 
 bench: ## which measurements there are and how to run them
 	@$(CARGO) run -q --locked -p loadtest -- --help

@@ -9,6 +9,7 @@ mod contender;
 mod cpu;
 mod decide;
 mod delivery;
+mod faults;
 mod ingest;
 mod log;
 mod machine;
@@ -56,6 +57,8 @@ enum Command {
         #[command(subcommand)]
         what: delivery::What,
     },
+    /// Faults: seeded runs of a whole deployment, each disturbed and recounted.
+    Faults(faults::Options),
     /// Memory of an idle `millrace up`, and of slices that many keys pass through.
     Memory(memory::Options),
     /// Everything, one after the other.
@@ -104,6 +107,7 @@ fn main() -> anyhow::Result<()> {
         Command::DeliverNull(options) => delivery::product(&options),
         Command::DeliverBare(options) => delivery::bare(&options),
         Command::DeliverPost(options) => delivery::post(&options),
+        Command::Faults(options) => faults::run(&options),
         Command::Memory(options) => memory::run(&options),
         Command::All { short } => all(short),
         Command::Stand(options) => stack::stand(&options),

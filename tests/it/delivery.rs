@@ -7,7 +7,7 @@ use millrace::runtime::session::Session;
 use millrace_tests::deployment::{Deployment, Log, PATIENCE};
 use millrace_tests::outbox;
 use millrace_tests::postgres::TestDatabase;
-use millrace_tests::process::{Launch, eventually, free_address};
+use millrace_tests::process::{Launch, eventually};
 use millrace_tests::receivers::{Answer, Receiver};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,15 +16,7 @@ use uuid::Uuid;
 
 /// A process that only delivers, to receivers on loopback.
 pub fn sender(deployment: &Deployment, name: &str) -> Launch {
-    deployment
-        .launch(name)
-        .unwrap()
-        .args(["run", "--roles", "delivery"])
-        .setting("http.doors", free_address().unwrap())
-        .setting("http.admin", free_address().unwrap())
-        .setting("delivery.allowed_networks", "127.0.0.0/8")
-        .setting("delivery.stub.enabled", "true")
-        .setting("delivery.poll_ms", 20)
+    deployment.delivery(name).unwrap()
 }
 
 fn counted(pairs: &[(&str, i64)]) -> BTreeMap<String, i64> {

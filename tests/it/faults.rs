@@ -1,16 +1,14 @@
 //! What all fault runs share: a log that notices a dead member soon, a deployment with records in it, seeded moments.
 
 use millrace_tests::deployment::{Deployment, Log};
-use millrace_tests::generator::{List, Plan, Rng};
+use millrace_tests::faults::{SESSION, sessions};
+use millrace_tests::generator::{List, Plan};
 use millrace_tests::kafka::{self, Kafka};
-use millrace_tests::process::Process;
 use millrace_tests::recount::Produced;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::{OnceCell, Semaphore, SemaphorePermit};
 
-/// How long a member of a group may be silent, in these runs: a member that was killed holds its partitions that long.
-pub const SESSION: Duration = Duration::from_millis(1_500);
+pub use millrace_tests::faults::{killed_itself, next_moment, now, plan};
 
 /// `MILLRACE_FAULT_SEED` of a run that is to be seen again; else the time.
 pub fn seed() -> u64 {
@@ -20,12 +18,6 @@ pub fn seed() -> u64 {
         .unwrap_or_else(|| now() as u64 / 1_000);
     eprintln!("MILLRACE_FAULT_SEED={seed}");
     seed
-}
-
-/// Microseconds since 1970.
-pub fn now() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-    i64::try_from(since.as_micros()).unwrap()
 }
 
 /// Fault runs that may go on beside each other: much of each is waiting for a session to end.
@@ -49,11 +41,7 @@ pub async fn kafka() -> Option<&'static Kafka> {
         eprintln!("not run: Apache Kafka is absent");
         return None;
     }
-    let properties = format!(
-        "\ngroup.consumer.min.session.timeout.ms={0}\ngroup.consumer.session.timeout.ms={0}\n\
-         group.consumer.min.heartbeat.interval.ms=300\ngroup.consumer.heartbeat.interval.ms=400\n",
-        SESSION.as_millis()
-    );
+    let properties = sessions(SESSION);
     let start = move || Kafka::start_with(&properties, &[]);
     let kafka = KAFKA.get_or_init(|| async {
         tokio::task::spawn_blocking(start)
@@ -61,18 +49,6 @@ pub async fn kafka() -> Option<&'static Kafka> {
             .expect("Kafka starts")
     });
     Some(kafka.await)
-}
-
-/// A plan of so many records that were accepted within the last ten minutes.
-pub fn plan(seed: u64, records: usize, partitions: i32) -> Plan {
-    Plan {
-        seed,
-        records,
-        partitions,
-        start: now() - 600_000_000,
-        step: 2_000,
-        poison: true,
-    }
 }
 
 /// A deployment on Kafka; topics of its own.
@@ -97,13 +73,6 @@ pub async fn preloaded(
     deployment.set("runtime.batch_records", batch);
     let produced = deployment.produce(List::generate(plan)).await?;
     Ok((deployment, produced))
-}
-
-/// A moment within a run: so many records further on, of what is left for this many lives.
-pub fn next_moment(rng: &mut Rng, at: i64, of: usize, lives: i64) -> i64 {
-    let left = (of as i64 - at).max(0) / lives.max(1);
-    let on = rng.below(left.max(1).cast_unsigned() * 2).cast_signed();
-    (at + on).min(of as i64 - 1).max(at)
 }
 
 /// Fails with the processes' last words beside the reason.
@@ -134,16 +103,4 @@ impl Struck {
         );
         Ok(())
     }
-}
-
-/// Waits until a process killed itself at a failpoint.
-pub async fn killed_itself(process: &mut Process) -> anyhow::Result<()> {
-    process.wait(millrace_tests::deployment::PATIENCE).await?;
-    anyhow::ensure!(
-        process.killed_by() == Some(libc::SIGKILL),
-        "{} ended otherwise:\n{}",
-        process.name(),
-        process.last_words(30)
-    );
-    Ok(())
 }

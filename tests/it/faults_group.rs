@@ -1,47 +1,10 @@
 //! Two processes share a group: one is killed, one stops breathing and comes back.
 
 use crate::faults::{kafka, next_moment, plan, preloaded, seed, turn, with_words};
-use millrace_tests::deployment::{Deployment, PATIENCE};
+use millrace_tests::deployment::PATIENCE;
+use millrace_tests::faults::{handed_over, owners, shared_by};
 use millrace_tests::generator::Rng;
 use millrace_tests::process::{Process, eventually};
-use std::collections::BTreeMap;
-
-/// Owner and epoch of each partition.
-pub async fn owners(deployment: &Deployment) -> anyhow::Result<BTreeMap<i32, (String, i64)>> {
-    let sql = "SELECT partition, owner, epoch FROM ownership WHERE group_name = 'attribution'";
-    let rows = deployment.store().await.query(sql, &[]).await?;
-    Ok(rows
-        .iter()
-        .map(|r| (r.get(0), (r.get(1), r.get(2))))
-        .collect())
-}
-
-/// Waits until both processes own partitions.
-async fn shared(deployment: &Deployment) -> anyhow::Result<BTreeMap<i32, (String, i64)>> {
-    eventually("two owners", PATIENCE, async || {
-        let owners = owners(deployment).await?;
-        let mut names: Vec<&String> = owners.values().map(|(name, _)| name).collect();
-        names.sort();
-        names.dedup();
-        Ok((names.len() == 2).then_some(owners))
-    })
-    .await
-}
-
-/// Waits until no partition has an owner that it had before.
-async fn handed_over(
-    deployment: &Deployment,
-    before: &BTreeMap<i32, (String, i64)>,
-) -> anyhow::Result<()> {
-    eventually("other owners of all partitions", PATIENCE, async || {
-        let now = owners(deployment).await?;
-        let moved = |(partition, (owner, _)): (&i32, &(String, i64))| {
-            now.get(partition).is_some_and(|(name, _)| name != owner)
-        };
-        Ok(before.iter().all(moved).then_some(()))
-    })
-    .await
-}
 
 fn both_live(first: &mut Process, second: &mut Process) -> anyhow::Result<()> {
     for process in [first, second] {
@@ -64,7 +27,7 @@ async fn one_of_two_is_killed() {
     let run = async {
         let mut first = deployment.attribution("first")?.spawn()?;
         let mut second = deployment.attribution("second")?.spawn()?;
-        shared(&deployment).await?;
+        shared_by(&deployment, 2).await?;
         let at = deployment.progress().await;
         let moment = next_moment(&mut rng, at, produced.places.len(), 2);
         deployment.wait_for_progress(&mut first, moment).await?;
@@ -146,7 +109,7 @@ async fn one_of_two_is_stopped_past_its_session_and_continued() {
             handed_over(&deployment, &before).await?;
             first.resume();
             // Until it takes part again it has not said its last word of before.
-            shared(&deployment).await?;
+            shared_by(&deployment, 2).await?;
             deployment.recounted(&produced).await?.ensure_right()?;
             both_live(&mut first, &mut second)
         };

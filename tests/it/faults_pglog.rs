@@ -4,6 +4,7 @@ use crate::faults::{Struck, killed_itself, next_moment, plan, seed, turn, with_w
 use crate::faults_kill::OF_BATCHES;
 use crate::faults_store::through;
 use millrace_tests::deployment::{Deployment, Log};
+use millrace_tests::faults::owners;
 use millrace_tests::generator::{List, Rng};
 use millrace_tests::outbox;
 use millrace_tests::postgres::StopMode;
@@ -97,12 +98,12 @@ async fn a_second_process_waits_for_the_first_to_go() {
     let run = async {
         let mut first = deployment.attribution("first")?.spawn()?;
         deployment.wait_for_progress(&mut first, 1).await?;
-        let before = crate::faults_group::owners(&deployment).await?;
+        let before = owners(&deployment).await?;
         let mut second = deployment.attribution("second")?.spawn()?;
         let at = deployment.progress().await;
         let moment = next_moment(&mut rng, at, produced.places.len(), 2);
         deployment.wait_for_progress(&mut first, moment).await?;
-        let same = before == crate::faults_group::owners(&deployment).await?;
+        let same = before == owners(&deployment).await?;
         anyhow::ensure!(same, "the second took what the first holds");
         first.kill()?;
         deployment.recounted(&produced).await?.ensure_right()?;

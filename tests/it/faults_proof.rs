@@ -9,9 +9,9 @@
 //! - **The claims** guard identities wider than a partition.
 
 use crate::faults::{kafka, on_kafka, plan, preloaded, seed, turn, with_words};
-use crate::faults_group::owners;
 use crate::faults_store::lost_replies;
 use millrace_tests::deployment::{Deployment, PATIENCE};
+use millrace_tests::faults::owners;
 use millrace_tests::generator::{List, Plan};
 use millrace_tests::kafka::Kafka;
 use millrace_tests::process::eventually;

@@ -6,7 +6,7 @@ use millrace_tests::generator::Rng;
 use millrace_tests::kafka::Kafka;
 use millrace_tests::postgres::{DedicatedServer, StopMode};
 use millrace_tests::process::{Launch, eventually};
-use millrace_tests::proxy::{Protocol, Proxy};
+use millrace_tests::proxy::Proxy;
 use millrace_tests::recount::{Report, recount_all};
 use std::time::Duration;
 
@@ -51,18 +51,7 @@ async fn postgresql_is_killed_and_restarted() {
 
 /// A consumer that reaches its database through a proxy.
 pub fn through(deployment: &Deployment, name: &str) -> anyhow::Result<(Proxy, Launch)> {
-    let address = deployment.database_address();
-    let proxy = Proxy::start(address.parse()?, Protocol::Postgres)?;
-    let url = deployment
-        .database
-        .url()
-        .replace(address, &proxy.address().to_string());
-    // Only the transactions of batches: they alone move positions.
-    proxy.eat_only_after("UPDATE positions");
-    Ok((
-        proxy,
-        deployment.attribution(name)?.env("DATABASE_URL", url),
-    ))
+    millrace_tests::faults::through(deployment, deployment.attribution(name)?)
 }
 
 /// A run in which replies to COMMITs are lost, with safeguards switched off or none, and its recount.

@@ -45,6 +45,19 @@ impl Deployment {
     /// # Errors
     /// Some part of it did not start; the reason is in the message.
     pub async fn start(name: &str, log: Log, partitions: i32) -> anyhow::Result<Deployment> {
+        Deployment::start_with(name, log, partitions, &[]).await
+    }
+
+    /// As [`Deployment::start`], with settings that its topics are made under, too.
+    ///
+    /// # Errors
+    /// As [`Deployment::start`].
+    pub async fn start_with(
+        name: &str,
+        log: Log,
+        partitions: i32,
+        more: &[(&str, &str)],
+    ) -> anyhow::Result<Deployment> {
         let server = tokio::task::spawn_blocking(DedicatedServer::start).await?;
         let database = TestDatabase::create_on(&server).await;
         let mut settings = BTreeMap::new();
@@ -59,6 +72,9 @@ impl Deployment {
             Log::Postgres => {
                 set("log.backend", "postgres");
             }
+        }
+        for (key, value) in more {
+            set(key, value);
         }
         let deployment = Deployment {
             scratch: Scratch::new(name)?,
@@ -91,16 +107,36 @@ impl Deployment {
         Ok(launch)
     }
 
-    /// `millrace run --roles attribution`, ready to be started.
+    /// `millrace run --roles ROLE`, ready to be started.
+    ///
+    /// # Errors
+    /// The product was not built.
+    pub fn role(&self, role: &str, name: &str) -> anyhow::Result<Launch> {
+        Ok(self
+            .launch(name)?
+            .args(["run", "--roles", role])
+            .setting("http.doors", crate::process::free_address()?)
+            .setting("http.admin", crate::process::free_address()?))
+    }
+
+    /// `millrace run --roles attribution`.
     ///
     /// # Errors
     /// The product was not built.
     pub fn attribution(&self, name: &str) -> anyhow::Result<Launch> {
+        self.role("attribution", name)
+    }
+
+    /// A process that only delivers, to receivers on loopback.
+    ///
+    /// # Errors
+    /// The product was not built.
+    pub fn delivery(&self, name: &str) -> anyhow::Result<Launch> {
         Ok(self
-            .launch(name)?
-            .args(["run", "--roles", "attribution"])
-            .setting("http.doors", crate::process::free_address()?)
-            .setting("http.admin", crate::process::free_address()?))
+            .role("delivery", name)?
+            .setting("delivery.allowed_networks", "127.0.0.0/8")
+            .setting("delivery.stub.enabled", "true")
+            .setting("delivery.poll_ms", 20))
     }
 
     /// The database's address as `host:port`.

@@ -5,6 +5,7 @@
 //! approval"), and each story says itself what is right. Where the right answer depends on which of two partitions is faster,
 //! a story names all answers that are right. Only the partitioner is the product's, to place ids in partitions of choice.
 
+mod again;
 mod ids;
 mod rng;
 mod say;
@@ -163,6 +164,8 @@ pub struct Plan {
     pub step: i64,
     /// Whether undecodable and refused records are among them.
     pub poison: bool,
+    /// One of about so many is, then.
+    pub poison_every: usize,
 }
 
 /// The list.
@@ -363,13 +366,14 @@ impl Teller {
 mod tests {
     use super::*;
 
-    const PLAN: Plan = Plan {
+    pub(super) const PLAN: Plan = Plan {
         seed: 7,
         records: 5_000,
         partitions: 4,
         start: 1_764_500_000_000_000,
         step: 1_000,
         poison: true,
+        poison_every: 400,
     };
 
     #[test]

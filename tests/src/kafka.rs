@@ -141,6 +141,15 @@ impl Kafka {
     /// As [`Kafka::start`].
     #[must_use]
     pub fn start_cluster() -> Kafka {
+        Kafka::start_cluster_with("")
+    }
+
+    /// As [`Kafka::start_cluster`], with further lines in the properties of each; the last of a name counts.
+    ///
+    /// # Panics
+    /// As [`Kafka::start`].
+    #[must_use]
+    pub fn start_cluster_with(properties: &str) -> Kafka {
         let ports: Vec<(u16, u16)> = (0..3).map(|_| (free_port(), free_port())).collect();
         let voters = ports
             .iter()
@@ -159,6 +168,7 @@ impl Kafka {
                         .replace("@VOTERS@", &voters)
                         .replace("@CONTROLLER_PORT@", &controller.to_string())
                         + SMALL
+                        + properties
                 });
                 storage(&node, &id, &[]);
                 node
@@ -239,6 +249,21 @@ impl Kafka {
             .filter(|&n| self.node(n).child.is_some())
             .count();
         self.wait_ready(running);
+    }
+
+    /// Starts every node that was stopped or killed, all at once: one of three alone would wait for the others for ever. Blocks
+    /// as [`Kafka::start_again`].
+    ///
+    /// # Panics
+    /// They do not come up.
+    pub fn start_all_again(&self) {
+        for n in 0..self.nodes.len() {
+            let mut node = self.node(n);
+            if node.child.is_none() {
+                node.launch();
+            }
+        }
+        self.wait_ready(self.nodes.len());
     }
 
     fn wait_ready(&self, brokers: usize) {

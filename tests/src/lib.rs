@@ -10,14 +10,21 @@
 //! - [`meta_stand_in`]: a stand-in for Meta's Conversions API that behaves as Meta does and counts for itself.
 //! - [`receivers`]: HTTP receivers that write down what they are sent.
 //! - [`generator`]: records for the log, each with what is right for it. [`recount`]: the store's facts against that list.
+//! - [`parties`]: one destination of each kind with its receiver. [`door_client`]: who sends to the doors and remembers what was
+//!   acknowledged. [`log_reader`]: what a log holds.
+//! - [`faults`]: what fault runs share.
 //! - [`deployment`]: all of it together: a database, a log, the product's processes over them.
 
 pub mod deployment;
+pub mod door_client;
+pub mod faults;
 pub mod generator;
 pub mod kafka;
+pub mod log_reader;
 pub mod meta_stand_in;
 pub mod model;
 pub mod outbox;
+pub mod parties;
 pub mod partition;
 pub mod postgres;
 pub mod process;

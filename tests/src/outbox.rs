@@ -184,11 +184,24 @@ pub async fn listen(store: &Client, workspaces: &[i32]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether every fact of workspaces that listen was told once: by plain SQL, facts on one side and messages on the other.
+/// What was told of the facts of workspaces that listen, of visits, clicks and conversions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Told {
+    /// Facts.
+    pub facts: [i64; 3],
+    /// Messages to webhooks about them.
+    pub told: [i64; 3],
+    /// Messages under an id of another.
+    pub twice: i64,
+    /// Messages that are not due (any more).
+    pub undue: i64,
+}
+
+/// Counts by plain SQL: facts on one side and messages on the other.
 ///
 /// # Errors
-/// Some fact was not told, or twice.
-pub async fn ensure_told_once(store: &Client) -> anyhow::Result<()> {
+/// The store's.
+pub async fn told(store: &Client) -> anyhow::Result<Told> {
     let row = store
         .query_one(
             "WITH w AS (SELECT workspace_id FROM webhooks),
@@ -205,12 +218,28 @@ pub async fn ensure_told_once(store: &Client) -> anyhow::Result<()> {
             &[],
         )
         .await?;
-    let facts: [i64; 3] = [row.get(0), row.get(1), row.get(2)];
-    let told: [i64; 3] = [row.get(3), row.get(4), row.get(5)];
+    Ok(Told {
+        facts: [row.get(0), row.get(1), row.get(2)],
+        told: [row.get(3), row.get(4), row.get(5)],
+        twice: row.get(6),
+        undue: row.get(7),
+    })
+}
+
+/// Whether every fact of workspaces that listen was told once, and nothing of it has been sent yet.
+///
+/// # Errors
+/// Some fact was not told, or twice.
+pub async fn ensure_told_once(store: &Client) -> anyhow::Result<()> {
+    let Told {
+        facts,
+        told,
+        twice,
+        undue,
+    } = told(store).await?;
     anyhow::ensure!(facts == told, "facts {facts:?}, told {told:?}");
     let some = facts.iter().all(|n| *n > 0);
     anyhow::ensure!(some, "nothing to tell: {facts:?}");
-    let (twice, undue): (i64, i64) = (row.get(6), row.get(7));
     anyhow::ensure!(twice == 0, "{twice} messages under an id of another");
     anyhow::ensure!(undue == 0, "{undue} messages are not due");
     Ok(())

@@ -101,6 +101,13 @@ impl Launch {
             .env("RUST_BACKTRACE", "1"))
     }
 
+    /// With another program (an older build), everything else as it is.
+    #[must_use]
+    pub fn with_program(mut self, program: &Path) -> Launch {
+        program.clone_into(&mut self.program);
+        self
+    }
+
     /// Appends an argument.
     #[must_use]
     pub fn arg(mut self, arg: impl Into<OsString>) -> Launch {

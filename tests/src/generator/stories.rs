@@ -53,7 +53,7 @@ pub(super) fn tell(plan: Plan) -> List {
             story(&mut teller, subject);
         }
         if plan.poison && teller.said.len() >= next_poison {
-            next_poison += 400;
+            next_poison += plan.poison_every;
             let subject = subject(&mut teller, "poison");
             poison(&mut teller, subject);
         }

@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# The fault runner in its short form: six runs of a fixed seed, two of a random one (printed, so that it can be repeated), and one
+# safeguard switched off that must be missed. Uses what `make build` has built; builds nothing of its own.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+runner=${CARGO_TARGET_DIR:-target}/debug/loadtest
+[ -x "$runner" ] || { echo "no $runner: run make build first" >&2; exit 2; }
+unset CARGO # the runner would ask it whether the product is fresh
+# A shared machine may be several times slower than a calm one; the verdicts are exact all the same.
+limit=(--limit 180 --dry --short)
+"$runner" faults "${limit[@]}" --runs 6 --seed 5
+"$runner" faults "${limit[@]}" --runs 2 --seed random
+"$runner" faults "${limit[@]}" --sabotage "${SABOTAGE:-claim}" --seed 5

@@ -1,0 +1,231 @@
+//! What is told of runs: a line each while they go on, a section of FAULTS.md for all, the failures whole.
+
+use super::WHOLE;
+use super::deal::Deck;
+use super::hits::{self, Hits};
+use super::run::Outcome;
+use crate::machine;
+use anyhow::Context as _;
+use comfy_table::{Table, presets};
+use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::path::PathBuf;
+
+const HEAD: &str = "# Fault runs\n\nEach section is appended by one invocation of the fault runner, from oldest to newest; the command stands in it.\n`cargo run -p loadtest -- faults --help` says what can be asked for, `--kind list` which kinds of faults there are. A run\nis a deployment of its own: doors, attribution and delivery as processes, senders that number what they send, receivers that\ncount, over one Apache Kafka of the invocation. *Struck* counts faults that came while there was work left.\n";
+/// Findings of one failure that are shown.
+const SHOWN: usize = 30;
+
+/// One line.
+#[must_use]
+pub fn line(o: &Outcome) -> String {
+    let again = if o.tries > 1 {
+        format!(", {} tries", o.tries)
+    } else {
+        String::new()
+    };
+    format!(
+        "run {:>3}  {:<48} struck {}  {:>4.1} s  {}  ({} listed, {} through doors, {} messages{again})",
+        o.run,
+        o.card,
+        o.struck,
+        o.took.as_secs_f64(),
+        o.verdict(),
+        o.counted.listed,
+        o.counted.through_doors,
+        o.counted.messages,
+    )
+}
+
+/// Hits of all runs.
+#[must_use]
+pub fn all_hits(outcomes: &[Outcome]) -> Hits {
+    let mut all = Hits::new();
+    for outcome in outcomes {
+        hits::add(&mut all, &outcome.hits);
+    }
+    all
+}
+
+/// Failpoints that some kind of a deck arms.
+fn armed(deck: &Deck) -> Vec<&'static str> {
+    let mut all: Vec<&str> = deck
+        .kinds()
+        .flat_map(|kind| {
+            kind.deals()
+                .iter()
+                .flat_map(|v| (kind.failpoints)(*v))
+                .collect::<Vec<_>>()
+        })
+        .collect();
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
+/// What so many runs must have hit, and have not.
+#[must_use]
+pub fn problems(deck: &Deck, outcomes: &[Outcome]) -> Vec<String> {
+    let mut problems = Vec::new();
+    if (outcomes.len() as u64) < WHOLE {
+        return problems;
+    }
+    let hits = all_hits(outcomes);
+    for point in armed(deck) {
+        if hits.get(point).copied().unwrap_or(0) == 0 {
+            problems.push(format!("failpoint {point} was never hit"));
+        }
+    }
+    for kind in deck.kinds() {
+        let struck: u32 = outcomes
+            .iter()
+            .filter(|o| o.kind == kind.name)
+            .map(|o| o.struck)
+            .sum();
+        if struck == 0 {
+            problems.push(format!("kind {} never struck", kind.name));
+        }
+    }
+    problems
+}
+
+fn table(head: &[&str]) -> Table {
+    let mut table = Table::new();
+    table
+        .load_style(presets::ASCII_MARKDOWN)
+        .set_header(head.to_vec());
+    table
+}
+
+/// The section of an invocation.
+#[must_use]
+pub fn text(
+    deck: &Deck,
+    outcomes: &[Outcome],
+    problems: &[String],
+    seed: u64,
+    asked: u64,
+) -> String {
+    let mut by_kind: BTreeMap<&str, Vec<&Outcome>> = BTreeMap::new();
+    for kind in deck.kinds() {
+        by_kind.insert(kind.name, Vec::new());
+    }
+    for outcome in outcomes {
+        by_kind.entry(outcome.kind).or_default().push(outcome);
+    }
+    let mut kinds = table(&[
+        "kind",
+        "runs",
+        "struck",
+        "longest, s",
+        "lost",
+        "doubled",
+        "failed runs",
+    ]);
+    for (name, of) in &by_kind {
+        let failed: Vec<String> = of
+            .iter()
+            .filter(|o| !o.balanced())
+            .map(|o| o.run.to_string())
+            .collect();
+        let longest = of.iter().map(|o| o.took.as_secs_f64()).fold(0.0, f64::max);
+        kinds.add_row(vec![
+            (*name).to_owned(),
+            of.len().to_string(),
+            of.iter().map(|o| o.struck).sum::<u32>().to_string(),
+            format!("{longest:.1}"),
+            of.iter().map(|o| o.lost()).sum::<usize>().to_string(),
+            of.iter().map(|o| o.doubled()).sum::<usize>().to_string(),
+            failed.join(" "),
+        ]);
+    }
+    let mut points = table(&["failpoint", "hits"]);
+    let hits = all_hits(outcomes);
+    for point in armed(deck) {
+        points.add_row(vec![
+            point.to_owned(),
+            hits.get(point).copied().unwrap_or(0).to_string(),
+        ]);
+    }
+    let records: usize = outcomes
+        .iter()
+        .map(|o| o.counted.listed + o.counted.through_doors)
+        .sum();
+    let messages: i64 = outcomes.iter().map(|o| o.counted.messages).sum();
+    let (lost, doubled): (usize, usize) = outcomes
+        .iter()
+        .fold((0, 0), |(l, d), o| (l + o.lost(), d + o.doubled()));
+    let mut failures: Vec<String> = outcomes
+        .iter()
+        .filter(|o| !o.balanced())
+        .map(|o| format!("- seed {seed}, run {}, {}: {}", o.run, o.card, o.verdict()))
+        .collect();
+    failures.extend(problems.iter().map(|p| format!("- {p}")));
+    let failures = if failures.is_empty() {
+        String::new()
+    } else {
+        format!("\nFailures:\n\n{}\n", failures.join("\n"))
+    };
+    format!(
+        "## {asked} runs, seed {seed}\n\n{}\n\n{records} records, {messages} messages.\n\n{points}\n\n{kinds}\n{failures}\n\
+         **runs {} lost {lost} doubled {doubled}**\n",
+        machine::describe(Some(&kafka_version()), seed),
+        outcomes.len(),
+    )
+}
+
+fn kafka_version() -> String {
+    let lib = std::env::var_os("MILLRACE_KAFKA_LIB").map_or_else(
+        || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../target/kafka/lib"),
+        PathBuf::from,
+    );
+    let named = std::fs::read_dir(lib)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .find_map(|e| {
+            let name = e.file_name().into_string().ok()?;
+            let version = name
+                .strip_prefix("kafka_")?
+                .strip_suffix(".jar")?
+                .split_once('-')?
+                .1;
+            Some(version.to_owned())
+        });
+    named.unwrap_or_else(|| "unknown".to_owned())
+}
+
+/// Appends a section to FAULTS.md.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn append(text: &str) -> anyhow::Result<()> {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("FAULTS.md");
+    let head = if path.exists() { "" } else { HEAD };
+    let mut file = std::fs::File::options()
+        .create(true)
+        .append(true)
+        .open(&path)
+        .with_context(|| format!("{}", path.display()))?;
+    write!(file, "{head}\n{text}")?;
+    Ok(())
+}
+
+/// Tells a failure whole.
+pub fn tell(outcome: &Outcome, seed: u64, again: &str) {
+    println!(
+        "\nseed {seed}, run {}, {}: {}\n  {again}",
+        outcome.run,
+        outcome.card,
+        outcome.verdict()
+    );
+    if let Some(failed) = &outcome.failed {
+        println!("  {failed}");
+    }
+    for finding in outcome.counted.findings.iter().take(SHOWN) {
+        println!("  {:?}: {}", finding.kind, finding.what);
+    }
+    let more = outcome.counted.findings.len().saturating_sub(SHOWN);
+    if more > 0 {
+        println!("  and {more} more");
+    }
+}

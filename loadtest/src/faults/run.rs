@@ -1,0 +1,186 @@
+//! One run: a scene, its fault, the recount.
+
+use super::deal::{Card, mixed};
+use super::finish::Recounted;
+use super::hits::{self, Hits};
+use super::scene::{Scene, Shared, Staging, Step};
+use futures::FutureExt as _;
+use millrace_tests::generator::Rng;
+use millrace_tests::recount::Kind as Found;
+use std::panic::AssertUnwindSafe;
+use std::time::{Duration, Instant};
+
+/// How often a run is repeated whose fault came too late.
+const TRIES: u64 = 3;
+
+/// How a run ended.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// Its number.
+    pub run: u64,
+    /// Kind and variant.
+    pub card: String,
+    /// The kind.
+    pub kind: &'static str,
+    /// Faults that struck while there was work left.
+    pub struck: u32,
+    /// The try that counts, from 1.
+    pub tries: u64,
+    /// How long that one took.
+    pub took: Duration,
+    /// Failpoints hit in it.
+    pub hits: Hits,
+    /// What was counted.
+    pub counted: Recounted,
+    /// What went wrong before anything could be counted, with its step.
+    pub failed: Option<String>,
+}
+
+impl Outcome {
+    /// Losses.
+    #[must_use]
+    pub fn lost(&self) -> usize {
+        self.count(Found::Loss)
+    }
+
+    /// Doubles.
+    #[must_use]
+    pub fn doubled(&self) -> usize {
+        self.count(Found::Double)
+    }
+
+    fn count(&self, kind: Found) -> usize {
+        self.counted
+            .findings
+            .iter()
+            .filter(|f| f.kind == kind)
+            .count()
+    }
+
+    /// Whether it balanced.
+    #[must_use]
+    pub fn balanced(&self) -> bool {
+        self.failed.is_none() && self.counted.findings.is_empty()
+    }
+
+    /// One word for the table.
+    #[must_use]
+    pub fn verdict(&self) -> String {
+        match (&self.failed, self.balanced()) {
+            (_, true) => "balanced".to_owned(),
+            (Some(why), _) => format!("FAILED: {}", why.lines().next().unwrap_or_default()),
+            _ => format!(
+                "FAILED: {} lost, {} doubled, {} wrong",
+                self.lost(),
+                self.doubled(),
+                self.counted.findings.len() - self.lost() - self.doubled()
+            ),
+        }
+    }
+}
+
+/// Runs one; a fault that comes too late is tried again with other choices.
+pub async fn run(shared: &Shared, card: Card, seed: u64, number: u64, limit: Duration) -> Outcome {
+    let mut outcome = Outcome::default();
+    for tried in 1..=TRIES {
+        outcome = once(
+            shared,
+            card,
+            mixed(&[seed, number, tried]),
+            number,
+            tried,
+            limit,
+        )
+        .await;
+        if !outcome.balanced() || outcome.struck > 0 {
+            return outcome;
+        }
+    }
+    outcome.failed = Some(format!("not struck in {TRIES} tries"));
+    outcome
+}
+
+async fn once(
+    shared: &Shared,
+    card: Card,
+    seed: u64,
+    number: u64,
+    tried: u64,
+    limit: Duration,
+) -> Outcome {
+    let mut outcome = Outcome {
+        run: number,
+        card: card.name(),
+        kind: card.kind.name,
+        tries: tried,
+        ..Outcome::default()
+    };
+    let begun = Instant::now();
+    let step = Step::default();
+    let mut rng = Rng::new(seed);
+    let mut staging = Staging::default();
+    (card.kind.stage)(&mut staging, card.variant, &mut rng);
+    let name = format!("f{number}-{tried}");
+    let mut kept: Option<Scene> = None;
+    let whole = async {
+        let scene = Scene::set(shared.clone(), &name, staging, rng, step.clone()).await?;
+        let scene = kept.insert(scene);
+        (card.kind.act)(scene, card.variant).await?;
+        scene.finish().await
+    };
+    // The harness panics where a server does not start: a failure of this run, not of all.
+    let ended = tokio::time::timeout(limit, AssertUnwindSafe(whole).catch_unwind()).await;
+    let failed = match ended {
+        Ok(Ok(Ok(counted))) => {
+            outcome.counted = counted;
+            None
+        }
+        Ok(Ok(Err(error))) => Some(format!("{error:#}")),
+        Ok(Err(panic)) => {
+            let said = panic
+                .downcast_ref::<String>()
+                .map(String::as_str)
+                .or_else(|| panic.downcast_ref::<&str>().copied());
+            Some(format!("panicked: {}", said.unwrap_or("without a word")))
+        }
+        Err(_) => Some(format!("not within {limit:?}")),
+    };
+    outcome.failed = failed.map(|why| format!("at `{}`: {why}", step.get()));
+    outcome.took = begun.elapsed();
+    if let Some(scene) = &kept {
+        outcome.struck = scene.struck;
+        outcome.hits = hits::read(scene.deployment.scratch.path());
+        if !outcome.balanced() {
+            let words = scene.last_words();
+            keep_words(number, tried, &outcome, &words);
+        }
+        let topics = scene.deployment.topics().await;
+        if let Ok(topics) = topics {
+            let admin = millrace_topics::kafka::KafkaAdmin::new(&shared.kafka.settings());
+            for (_, name) in topics.values() {
+                // Hundreds of runs leave their topics on one cluster; what stays behind only takes room.
+                let _ = admin.delete_topic(name).await;
+            }
+        }
+    }
+    outcome
+}
+
+/// Writes down what all processes of a failed run said last.
+fn keep_words(number: u64, tried: u64, outcome: &Outcome, words: &str) {
+    let path = std::env::temp_dir().join(format!(
+        "millrace-faults-{}-run-{number}-{tried}.log",
+        std::process::id()
+    ));
+    let findings: Vec<String> = outcome
+        .counted
+        .findings
+        .iter()
+        .map(|f| format!("{:?}: {}", f.kind, f.what))
+        .collect();
+    let why = outcome.failed.as_deref().unwrap_or("does not balance");
+    let text = format!("{}\n{why}\n{}\n{words}", outcome.card, findings.join("\n"));
+    if std::fs::write(&path, text).is_ok() {
+        eprintln!("run {number}: {}", path.display());
+    }
+}

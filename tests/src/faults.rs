@@ -1,0 +1,130 @@
+//! What fault runs share, in the test binary and in the runner: a log that notices a dead member soon, plans of records, seeded
+//! moments, who owns what, a way to the database that loses replies.
+
+use crate::deployment::{Deployment, PATIENCE};
+use crate::generator::{Plan, Rng};
+use crate::process::{Launch, Process, eventually};
+use crate::proxy::{Protocol, Proxy};
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// How long a member of a group may be silent, in these runs: a member that was killed holds its partitions that long.
+pub const SESSION: Duration = Duration::from_millis(1_500);
+
+/// Lines of a broker's properties for sessions of that length, under either protocol.
+#[must_use]
+pub fn sessions(session: Duration) -> String {
+    format!(
+        "\ngroup.consumer.min.session.timeout.ms={0}\ngroup.consumer.session.timeout.ms={0}\n\
+         group.consumer.min.heartbeat.interval.ms=300\ngroup.consumer.heartbeat.interval.ms=400\n\
+         group.min.session.timeout.ms={0}\n",
+        session.as_millis()
+    )
+}
+
+/// Microseconds since 1970.
+#[must_use]
+pub fn now() -> i64 {
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
+}
+
+/// A plan of so many records that were accepted within the last ten minutes.
+#[must_use]
+pub fn plan(seed: u64, records: usize, partitions: i32) -> Plan {
+    Plan {
+        seed,
+        records,
+        partitions,
+        start: now() - 600_000_000,
+        step: 2_000,
+        poison: true,
+        poison_every: 400,
+    }
+}
+
+/// A moment within a run: so many records further on, of what is left for this many lives.
+pub fn next_moment(rng: &mut Rng, at: i64, of: usize, lives: i64) -> i64 {
+    let left = (of as i64 - at).max(0) / lives.max(1);
+    let on = rng.below(left.max(1).cast_unsigned() * 2).cast_signed();
+    (at + on).min(of as i64 - 1).max(at)
+}
+
+/// Waits until a process killed itself at a failpoint.
+///
+/// # Errors
+/// It did not in time, or ended otherwise.
+pub async fn killed_itself(process: &mut Process) -> anyhow::Result<()> {
+    process.wait(PATIENCE).await?;
+    anyhow::ensure!(
+        process.killed_by() == Some(libc::SIGKILL),
+        "{} ended otherwise:\n{}",
+        process.name(),
+        process.last_words(30)
+    );
+    Ok(())
+}
+
+/// Owner and epoch of each partition of group `attribution`.
+pub type Owners = BTreeMap<i32, (String, i64)>;
+
+/// Who owns what now.
+///
+/// # Errors
+/// The store's.
+pub async fn owners(deployment: &Deployment) -> anyhow::Result<Owners> {
+    let sql = "SELECT partition, owner, epoch FROM ownership WHERE group_name = 'attribution'";
+    let rows = deployment.store().await.query(sql, &[]).await?;
+    Ok(rows
+        .iter()
+        .map(|r| (r.get(0), (r.get(1), r.get(2))))
+        .collect())
+}
+
+/// Waits until so many processes own partitions.
+///
+/// # Errors
+/// They do not in time.
+pub async fn shared_by(deployment: &Deployment, many: usize) -> anyhow::Result<Owners> {
+    eventually(&format!("{many} owners"), PATIENCE, async || {
+        let owners = owners(deployment).await?;
+        let mut names: Vec<&String> = owners.values().map(|(name, _)| name).collect();
+        names.sort();
+        names.dedup();
+        Ok((names.len() == many).then_some(owners))
+    })
+    .await
+}
+
+/// Waits until no partition has an owner that it had before.
+///
+/// # Errors
+/// Some still has after a minute.
+pub async fn handed_over(deployment: &Deployment, before: &Owners) -> anyhow::Result<()> {
+    eventually("other owners of all partitions", PATIENCE, async || {
+        let now = owners(deployment).await?;
+        let moved = |(partition, (owner, _)): (&i32, &(String, i64))| {
+            now.get(partition).is_some_and(|(name, _)| name != owner)
+        };
+        Ok(before.iter().all(moved).then_some(()))
+    })
+    .await
+}
+
+/// A proxy before the deployment's database, and `launch` led through it. Only the transactions of batches lose their replies:
+/// they alone move positions.
+///
+/// # Errors
+/// No port is free.
+pub fn through(deployment: &Deployment, launch: Launch) -> anyhow::Result<(Proxy, Launch)> {
+    let address = deployment.database_address();
+    let proxy = Proxy::start(address.parse()?, Protocol::Postgres)?;
+    let url = deployment
+        .database
+        .url()
+        .replace(address, &proxy.address().to_string());
+    proxy.eat_only_after("UPDATE positions");
+    Ok((proxy, launch.env("DATABASE_URL", url)))
+}
