@@ -11,13 +11,11 @@
 use crate::faults::{kafka, on_kafka, plan, preloaded, seed, turn, with_words};
 use crate::faults_store::lost_replies;
 use millrace_tests::deployment::{Deployment, PATIENCE};
-use millrace_tests::faults::owners;
+use millrace_tests::faults::outlive;
 use millrace_tests::generator::{List, Plan};
 use millrace_tests::kafka::Kafka;
-use millrace_tests::process::eventually;
 use millrace_tests::recount::{Kind, Produced, Report, recount};
-use std::time::{Duration, SystemTime};
-use tokio_postgres::Client;
+use std::time::Duration;
 
 const DAY: i64 = 86_400_000_000;
 
@@ -37,45 +35,10 @@ async fn zombie(
             .clock(clock))
     };
     let mut first = launch("zombie")?.failpoint(point, "stop").spawn()?;
-    eventually("standing still", PATIENCE, async || {
-        Ok(first.is_stopped().then_some(()))
-    })
-    .await?;
-    let store = deployment.store().await;
-    let before = owners(deployment).await?;
-    let session = last_session(&store).await?;
-    let mut second = launch("successor")?.spawn()?;
-    eventually("the successor's work", PATIENCE, async || {
-        let row = store.query_one(done, &[]).await?;
-        Ok(row.get::<_, bool>(0).then_some(()))
-    })
-    .await?;
-    let after = owners(deployment).await?;
-    anyhow::ensure!(before != after, "nobody else has claimed");
-    let resumed = store.query_one("SELECT clock_timestamp()", &[]).await?;
-    let resumed: SystemTime = resumed.get(0);
-    first.resume();
-    // It has had its say when its session has ended, or has done something since and nothing is open in it.
-    eventually("the zombie's last word", PATIENCE, async || {
-        let sql = "SELECT count(*) FROM pg_stat_activity
-                   WHERE pid = $1 AND (state <> 'idle' OR state_change < $2)";
-        let row = store.query_one(sql, &[&session, &resumed]).await?;
-        Ok((row.get::<_, i64>(0) == 0).then_some(()))
-    })
-    .await?;
+    let mut second = outlive(deployment, &mut first, &launch("successor")?, done).await?;
     first.terminate(PATIENCE).await?;
     second.terminate(PATIENCE).await?;
-    recount(&store, produced).await
-}
-
-/// The session of the actor that stands still: of its group's, the last that said something, the looks at pauses and at partitions
-/// taken by hand apart.
-async fn last_session(store: &Client) -> anyhow::Result<i32> {
-    let sql = "SELECT pid FROM pg_stat_activity
-               WHERE datname = current_database() AND application_name LIKE 'millrace/attribution/%'
-                 AND query NOT LIKE '%paused_groups%' AND query NOT LIKE '%owner = %'
-               ORDER BY state_change DESC LIMIT 1";
-    Ok(store.query_one(sql, &[]).await?.get(0))
+    recount(&deployment.store().await, produced).await
 }
 
 /// Postbacks of unknown clicks, parked by a first process; a day later they expire.

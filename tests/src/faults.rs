@@ -7,6 +7,7 @@ use crate::process::{Launch, Process, eventually};
 use crate::proxy::{Protocol, Proxy};
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio_postgres::Client;
 
 /// How long a member of a group may be silent, in these runs: a member that was killed holds its partitions that long.
 pub const SESSION: Duration = Duration::from_millis(1_500);
@@ -127,4 +128,54 @@ pub fn through(deployment: &Deployment, launch: Launch) -> anyhow::Result<(Proxy
         .replace(address, &proxy.address().to_string());
     proxy.eat_only_after("UPDATE positions");
     Ok((proxy, launch.env("DATABASE_URL", url)))
+}
+
+/// Lets an owner that stands still at a failpoint go on once its successor has done `done` (a query for a bool), and waits until it
+/// has had its say. Its successor, still at work.
+///
+/// # Errors
+/// One of them did not do its part in time.
+pub async fn outlive(
+    deployment: &Deployment,
+    zombie: &mut Process,
+    successor: &Launch,
+    done: &str,
+) -> anyhow::Result<Process> {
+    eventually("standing still", PATIENCE, async || {
+        Ok(zombie.is_stopped().then_some(()))
+    })
+    .await?;
+    let store = deployment.store().await;
+    let before = owners(deployment).await?;
+    let session = last_session(&store).await?;
+    let second = successor.spawn()?;
+    eventually("the successor's work", PATIENCE, async || {
+        let row = store.query_one(done, &[]).await?;
+        Ok(row.get::<_, bool>(0).then_some(()))
+    })
+    .await?;
+    let after = owners(deployment).await?;
+    anyhow::ensure!(before != after, "nobody else has claimed");
+    let resumed = store.query_one("SELECT clock_timestamp()", &[]).await?;
+    let resumed: SystemTime = resumed.get(0);
+    zombie.resume();
+    // It has had its say when its session has ended, or has done something since and nothing is open in it.
+    eventually("the last word of who stood still", PATIENCE, async || {
+        let sql = "SELECT count(*) FROM pg_stat_activity
+                   WHERE pid = $1 AND (state <> 'idle' OR state_change < $2)";
+        let row = store.query_one(sql, &[&session, &resumed]).await?;
+        Ok((row.get::<_, i64>(0) == 0).then_some(()))
+    })
+    .await?;
+    Ok(second)
+}
+
+/// The session of the actor that stands still: of its group's, the last that said something, the looks at pauses and at partitions
+/// taken by hand apart.
+async fn last_session(store: &Client) -> anyhow::Result<i32> {
+    let sql = "SELECT pid FROM pg_stat_activity
+               WHERE datname = current_database() AND application_name LIKE 'millrace/attribution/%'
+                 AND query NOT LIKE '%paused_groups%' AND query NOT LIKE '%owner = %'
+               ORDER BY state_change DESC LIMIT 1";
+    Ok(store.query_one(sql, &[]).await?.get(0))
 }

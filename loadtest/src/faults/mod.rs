@@ -6,6 +6,7 @@ mod deal;
 mod finish;
 mod hits;
 mod kinds;
+mod old;
 mod report;
 mod run;
 mod sabotage;
@@ -114,7 +115,17 @@ async fn all(options: &Options, seed: u64) -> anyhow::Result<()> {
         !millrace_tests::kafka::is_absent(),
         "the fault runner needs Apache Kafka"
     );
+    let limit = Duration::from_secs(options.limit);
     let short = options.short;
+    let form = if short { Form::Short } else { Form::Long };
+    let deck = Deck::of(&kinds::table(), form, options.kind.as_deref(), seed);
+    anyhow::ensure!(
+        deck.len() > 0,
+        "no such kind; `--kind list` says which there are"
+    );
+    let upgrades =
+        options.sabotage.is_none() && deck.kinds().any(|k| k.name == kinds::upgrade::NAME);
+    let old = upgrades.then(old::build).transpose()?;
     let kafka = tokio::task::spawn_blocking(move || {
         if short {
             Kafka::start_with(&sessions(SESSION), &[])
@@ -126,18 +137,12 @@ async fn all(options: &Options, seed: u64) -> anyhow::Result<()> {
     let shared = Shared {
         kafka: Arc::new(kafka),
         brokers: if short { 1 } else { 3 },
+        old,
         sabotage: options.sabotage.clone().unwrap_or_default(),
     };
     if let Some(what) = &options.sabotage {
-        return sabotage::prove(&shared, what, seed, Duration::from_secs(options.limit)).await;
+        return sabotage::prove(&shared, what, seed, limit).await;
     }
-    let form = if short { Form::Short } else { Form::Long };
-    let deck = Deck::of(&kinds::table(), form, options.kind.as_deref(), seed);
-    anyhow::ensure!(
-        deck.len() > 0,
-        "no such kind; `--kind list` says which there are"
-    );
-    let limit = Duration::from_secs(options.limit);
     let outcomes = deal_out(&shared, &deck, options, seed, limit).await;
     let problems = report::problems(&deck, &outcomes);
     let text = report::text(&deck, &outcomes, &problems, seed, options.runs);

@@ -53,7 +53,7 @@ fn armed(deck: &Deck) -> Vec<&'static str> {
         .flat_map(|kind| {
             kind.deals()
                 .iter()
-                .flat_map(|v| (kind.failpoints)(*v))
+                .flat_map(|v| (kind.failpoints)(v))
                 .collect::<Vec<_>>()
         })
         .collect();

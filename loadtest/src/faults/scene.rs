@@ -10,6 +10,7 @@ use millrace_tests::kafka::Kafka;
 use millrace_tests::outbox;
 use millrace_tests::parties::Parties;
 use millrace_tests::process::{Launch, Process, eventually, free_address};
+use millrace_tests::proxy::Proxy;
 use millrace_tests::recount::Produced;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -83,6 +84,8 @@ pub struct Shared {
     pub kafka: Arc<Kafka>,
     /// How many brokers it has.
     pub brokers: usize,
+    /// An older build of the product, where a kind needs one.
+    pub old: Option<PathBuf>,
     /// Safeguards to be switched off; empty: none.
     pub sabotage: String,
 }
@@ -150,6 +153,8 @@ pub struct Scene {
     pub environment: BTreeMap<Role, BTreeMap<String, String>>,
     /// Another program than the product built last (an older one), for processes of a role started from now on.
     pub program: BTreeMap<Role, PathBuf>,
+    /// Proxies that processes were led through; they live as long as the scene.
+    pub proxies: Vec<Proxy>,
     /// Faults that struck while there was work left.
     pub struck: u32,
     lives: u32,
@@ -208,6 +213,7 @@ impl Scene {
             step,
             environment: BTreeMap::new(),
             program: BTreeMap::new(),
+            proxies: Vec::new(),
             struck: 0,
             lives: 0,
         })

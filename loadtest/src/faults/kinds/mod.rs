@@ -2,10 +2,12 @@
 
 mod drain;
 mod group;
+mod guards;
 mod kafka;
 mod kill;
 mod records;
 mod stop;
+pub mod upgrade;
 
 use super::scene::{Scene, Staging};
 use futures::future::LocalBoxFuture;
@@ -94,9 +96,11 @@ pub fn table() -> Vec<&'static Kind> {
         kill::KINDS,
         stop::KINDS,
         group::KINDS,
+        guards::KINDS,
         kafka::KINDS,
         records::KINDS,
         drain::KINDS,
+        upgrade::KINDS,
     ]
     .concat()
 }
