@@ -1,6 +1,7 @@
 //! The end of a run: no more faults, everything that was begun is brought to its end, and all of it is recounted.
 
 use super::scene::{DOORS, Role, Scene, obeyed};
+use super::verify::verify;
 use millrace_tests::deployment::PATIENCE;
 use millrace_tests::door_client::expected;
 use millrace_tests::log_reader::read_all;
@@ -109,6 +110,8 @@ impl Scene {
         findings.extend(recount_all(&store, produced).await?.findings);
         findings.extend(expected.findings);
         findings.extend(account(&store, &self.parties).await?);
+        self.step("finish: millrace verify");
+        findings.extend(verify(self).await?);
         let sql = "SELECT count(*) FROM outbox";
         let messages = store.query_one(sql, &[]).await?.get(0);
         Ok(Recounted {

@@ -11,6 +11,7 @@ mod report;
 mod run;
 mod sabotage;
 mod scene;
+mod verify;
 
 use anyhow::Context as _;
 use clap::Args;

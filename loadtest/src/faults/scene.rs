@@ -9,7 +9,7 @@ use millrace_tests::generator::{List, Plan, Rng};
 use millrace_tests::kafka::Kafka;
 use millrace_tests::outbox;
 use millrace_tests::parties::Parties;
-use millrace_tests::process::{Launch, Process, eventually, free_address};
+use millrace_tests::process::{Launch, Process, eventually, lasting_address};
 use millrace_tests::proxy::Proxy;
 use millrace_tests::recount::Produced;
 use std::collections::BTreeMap;
@@ -199,7 +199,7 @@ impl Scene {
         let plan = plan(rng.any_u64(), staging.records, staging.partitions);
         let list = (staging.list)(plan, &mut rng);
         let listed = deployment.produce(list).await?;
-        let doors_at = free_address()?;
+        let doors_at = lasting_address()?;
         let client = DoorClient::start(doors_at, key, name, staging.senders);
         Ok(Scene {
             shared,
