@@ -98,10 +98,8 @@ async fn sent_twice(kafka: &Kafka, sabotage: &str) -> (Report, i64) {
         echo.put_in(at, 800).await?;
         let first = Echo::launch(at, "first", Part::Both)?.sabotage(sabotage);
         killed_itself(&mut first.failpoint("relay.sent", "abort").spawn()?).await?;
-        let _second = run
-            .launch("second", Part::Both)?
-            .sabotage(sabotage)
-            .spawn()?;
+        let second = Echo::launch(at, "second", Part::Both)?;
+        let _second = second.sabotage(sabotage).spawn()?;
         Ok((echo.recounted(at).await?, Echo::dropped(at).await?))
     };
     let done = done.await;
@@ -132,8 +130,8 @@ async fn the_log_is_restarted_under_the_relay() {
         echo.put_in(at, 4_000).await?;
         let mut process = Echo::launch(at, "both", Part::Both)?.spawn()?;
         for kill in [true, false] {
-            let at = Echo::consumed(at, Part::Emitter).await;
-            Echo::wait_consumed(at, Part::Emitter, at + 400).await?;
+            let done = Echo::consumed(at, Part::Emitter).await;
+            Echo::wait_consumed(at, Part::Emitter, done + 400).await?;
             tokio::task::block_in_place(|| {
                 if kill {
                     kafka.kill(0);
