@@ -11,6 +11,7 @@ mod delivery_webhook;
 mod demo;
 mod doctor;
 mod doors;
+mod echo;
 mod faults;
 mod faults_consumer;
 mod faults_delivery;

@@ -195,21 +195,42 @@ impl Deployment {
         Ok(topics)
     }
 
+    /// Which log.
+    #[must_use]
+    pub fn log(&self) -> &Log {
+        &self.log
+    }
+
     /// Produces a list, in its order, and waits for the log's acknowledgement of all of it.
     ///
     /// # Errors
     /// The log did not take a record.
     pub async fn produce(&self, list: List) -> anyhow::Result<Produced> {
-        let topics = self.topics().await?;
-        let places = match &self.log {
-            Log::Kafka { brokers, .. } => {
-                let (brokers, list) = (brokers.clone(), list.clone());
-                tokio::task::spawn_blocking(move || kafka_produce(&brokers, &topics, &list))
-                    .await??
-            }
-            Log::Postgres => postgres_produce(self, &list).await?,
-        };
+        let lines = list.records.iter().map(|record| Line {
+            topic: record.topic.name().to_owned(),
+            key: record.key.clone(),
+            payload: record.payload.clone(),
+        });
+        let places = self.append(lines.collect()).await?;
         Ok(Produced::new(list, places))
+    }
+
+    /// Produces records of any topics of the catalogue, in their order, and waits for the log's acknowledgement of all of them;
+    /// answers the place of each.
+    ///
+    /// # Errors
+    /// The log did not take a record, or a topic is not there.
+    pub async fn append(&self, lines: Vec<Line>) -> anyhow::Result<Vec<Place>> {
+        let mut store = self.store().await;
+        let catalogue = millrace_topics::catalogue::load(&store).await?;
+        match &self.log {
+            Log::Kafka { brokers, .. } => {
+                let brokers = brokers.clone();
+                let produce = move || kafka_produce(&brokers, &catalogue, &lines);
+                tokio::task::spawn_blocking(produce).await?
+            }
+            Log::Postgres => postgres_produce(&mut store, &catalogue, &lines).await,
+        }
     }
 
     /// Records consumed so far (the sum of all positions), 0 while the store is away.
@@ -351,6 +372,7 @@ impl Deployment {
 }
 
 mod produce;
+pub use produce::Line;
 use produce::{kafka_produce, postgres_produce};
 
 /// A place in the log by its parts.

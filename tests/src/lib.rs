@@ -14,9 +14,11 @@
 //!   acknowledged. [`log_reader`]: what a log holds.
 //! - [`faults`]: what fault runs share.
 //! - [`deployment`]: all of it together: a database, a log, the product's processes over them.
+//! - [`echo`]: a stream that emits and one that receives, mounted on the product's process.
 
 pub mod deployment;
 pub mod door_client;
+pub mod echo;
 pub mod faults;
 pub mod generator;
 pub mod kafka;

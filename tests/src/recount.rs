@@ -66,7 +66,8 @@ impl Report {
         self.count(Kind::Loss) + self.count(Kind::Double) > 0
     }
 
-    fn add(&mut self, kind: Kind, what: impl Into<String>) {
+    /// Adds a finding.
+    pub fn add(&mut self, kind: Kind, what: impl Into<String>) {
         self.findings.push(Finding {
             kind,
             what: what.into(),

@@ -3,7 +3,7 @@
 use crate::postgres::pool::Database;
 use crate::settings::{self, Backend, Settings};
 use anyhow::{Context as _, bail};
-use millrace_topics::catalogue::{self, GROUPS};
+use millrace_topics::catalogue::{self, GROUPS, GroupSpec};
 use millrace_topics::contract::{
     BatchLimits, Consumer, PartitionHost, Producer, Subscription, TopicRef,
 };
@@ -269,15 +269,17 @@ pub(super) async fn belong(client: &Client, backend: Backend) -> anyhow::Result<
     }
 }
 
-/// Registers and makes every topic that is missing; answers all. New topics of a group get the count of those that are there.
+/// Registers and makes every topic of these groups that is missing; answers all. New topics of a group get the count of those that
+/// are there.
 pub(super) async fn create_topics(
     client: &Client,
     log: &Log,
     settings: &settings::Log,
+    groups: &[GroupSpec],
 ) -> anyhow::Result<Vec<TopicRef>> {
     belong(client, log.backend()).await?;
     let before = catalogue::load(client).await?;
-    for group in GROUPS {
+    for group in groups {
         let sibling = before
             .iter()
             .find(|t| group.topics.contains(&t.name.as_str()));

@@ -3,8 +3,13 @@
 //! Exit codes: 0 done, 1 failed (or `doctor` and `topics check` found something), 2 the words or the settings were wrong.
 //! What a command says goes to stdout (as JSON with `--json`), what goes wrong to stderr with what to do next.
 
+use crate::postgres::pool::Database;
+use crate::runtime::mount::Mount;
+use crate::settings::Settings;
 use clap::{Parser, Subcommand};
-use std::path::PathBuf;
+use millrace_topics::catalogue::GroupSpec;
+use millrace_topics::contract::TopicRef;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 mod bounce;
@@ -100,27 +105,57 @@ enum Command {
 #[must_use]
 pub fn main() -> ExitCode {
     let words = Words::parse();
-    let settings = match crate::settings::load(words.config.as_deref()) {
-        Ok(settings) => settings,
-        Err(e) => {
-            eprintln!("error: {e}");
-            return ExitCode::from(2);
-        }
-    };
     // Long-lived commands tell what they do; one answer at a terminal needs no running commentary.
     let quiet = !matches!(words.command, Command::Up(_) | Command::Run(_));
-    if let Err(e) = crate::runtime::telemetry::tracing(&settings.telemetry, quiet) {
-        eprintln!("error: {e}");
-        return ExitCode::from(2);
+    match prepare(words.config.as_deref(), words.json, quiet) {
+        Ok(context) => told(dispatch(words.command, context)),
+        Err(code) => code,
     }
-    let context = Context::new(settings, words.json);
-    match dispatch(words.command, context) {
-        Ok(code) => code,
-        Err(e) => {
-            eprintln!("error: {e:#}");
-            ExitCode::FAILURE
+}
+
+/// Runs streams with state as `millrace run` runs those of its roles, with the same settings, signals and exit codes: for a
+/// program that mounts some of its own. Their topics exist ([`create_topics`]).
+#[must_use]
+pub fn mounted(streams: Vec<Mount>) -> ExitCode {
+    match prepare(None, false, false) {
+        Ok(context) => {
+            let serving = run::serve(&context, process::Roles::NONE, streams);
+            told(actix_rt::System::new().block_on(serving))
         }
+        Err(code) => code,
     }
+}
+
+/// Registers and makes the topics of groups that this program does not know, as `millrace topics create` does for its own.
+///
+/// # Errors
+/// The database or the log is away, or a topic is there with another count.
+pub async fn create_topics(
+    settings: &Settings,
+    groups: &[GroupSpec],
+) -> anyhow::Result<Vec<TopicRef>> {
+    let client = Context::new(settings.clone(), false).client().await?;
+    let database = Database::new(&settings.database, "cli")?;
+    let log = log::Log::of(settings, &database)?;
+    log::create_topics(&client, &log, &settings.log, groups).await
+}
+
+/// Settings read, telemetry at work; or what to exit with, after it was said why.
+fn prepare(config: Option<&Path>, json: bool, quiet: bool) -> Result<Context, ExitCode> {
+    let refused = |why: &dyn std::fmt::Display| {
+        eprintln!("error: {why}");
+        ExitCode::from(2)
+    };
+    let settings = crate::settings::load(config).map_err(|e| refused(&e))?;
+    crate::runtime::telemetry::tracing(&settings.telemetry, quiet).map_err(|e| refused(&e))?;
+    Ok(Context::new(settings, json))
+}
+
+fn told(done: anyhow::Result<ExitCode>) -> ExitCode {
+    done.unwrap_or_else(|e| {
+        eprintln!("error: {e:#}");
+        ExitCode::FAILURE
+    })
 }
 
 fn dispatch(command: Command, context: Context) -> anyhow::Result<ExitCode> {

@@ -2,6 +2,7 @@
 //! stopped in the order that loses nothing: doors refuse, consumers let go of their partitions, the producer empties its queue.
 
 mod channels;
+mod groups;
 mod http;
 mod observe;
 mod roles;
@@ -9,26 +10,23 @@ mod roles;
 pub use roles::Roles;
 
 use super::log::{self, Log};
-use crate::attribution::actor::Attribution;
 use crate::delivery::dispatcher::{Delivery, DeliveryConfig};
 use crate::delivery::holds;
 use crate::ingress::state::StoppedPartitions;
 use crate::postgres::pool::{Database, DatabaseError, chain};
 use crate::postgres::{Pool, migrate};
-use crate::runtime::books::Emits;
 use crate::runtime::clock::{self, SharedClock};
 use crate::runtime::connector::connector;
-use crate::runtime::failpoint;
-use crate::runtime::host::{GroupHost, HostConfig};
 use crate::runtime::maintenance;
+use crate::runtime::mount::{AnyHost, Mount};
 use crate::runtime::telemetry::Metrics;
 use crate::sealing::Seals;
 use crate::settings::{Backend, Settings};
-use anyhow::{Context as _, bail};
+use anyhow::bail;
+use groups::Group;
 use http::Http;
-use millrace_topics::catalogue::{self, ATTRIBUTION};
-use millrace_topics::contract::{Consumer, Producer, TopicRef};
-use millrace_topics::relay::Relayed;
+use millrace_topics::catalogue::{GROUPS, GroupSpec};
+use millrace_topics::contract::{Producer, TopicRef};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -38,8 +36,6 @@ use tokio_postgres::Client;
 
 /// How long a starting process waits for a database that does not answer yet.
 const DATABASE_WAIT: Duration = Duration::from_secs(30);
-/// How often a relay without work looks for some.
-const RELAY_IDLE: Duration = Duration::from_millis(500);
 /// How often the parts are asked whether they live.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// Looks in a row at which a consumer must be ill: a process that was stopped and continued looks ill once.
@@ -51,6 +47,8 @@ pub struct Plan {
     pub settings: Settings,
     /// What it does.
     pub roles: Roles,
+    /// Streams with state beside those of the roles.
+    pub also: Vec<Mount>,
     /// Whether it may make topics that are missing.
     pub create_topics: bool,
     /// The recorder of its metrics.
@@ -61,13 +59,6 @@ pub struct Plan {
     pub log_disk: Option<PathBuf>,
     /// Why nothing may leave the outbox before a person lets it go on, if so.
     pub hold: Option<&'static str>,
-}
-
-/// A running consumer group of this process.
-struct Group {
-    name: &'static str,
-    host: Arc<GroupHost<Attribution>>,
-    consumer: Arc<dyn Consumer>,
 }
 
 /// What works behind the listeners.
@@ -94,6 +85,9 @@ impl Process {
     /// counts or another backend's, an address is taken.
     pub async fn start(plan: Plan) -> anyhow::Result<Process> {
         let (settings, roles) = (plan.settings, plan.roles);
+        let mut mounts = groups::of_roles(roles, &settings);
+        mounts.extend(plan.also);
+        let specs: Vec<GroupSpec> = mounts.iter().map(Mount::group).collect();
         let clock = clock::from_environment();
         let database = Database::new(&settings.database, &roles.name())?;
         let client = migrated(&database).await?;
@@ -101,7 +95,7 @@ impl Process {
             holds::hold(&client, holds::EVERYTHING, reason, "cli").await?;
         }
         let log = Log::of(&settings, &database)?;
-        let topics = topics(&client, &log, &settings, plan.create_topics).await?;
+        let topics = topics(&client, &log, &settings, plan.create_topics, &specs).await?;
         drop(client);
         let mut works = Works {
             producer: log.producer(&settings.log, &topics)?,
@@ -112,8 +106,8 @@ impl Process {
             shutdown: Duration::from_millis(settings.runtime.shutdown_ms),
         };
         // Actors before doors: what is accepted finds somebody who decides it.
-        if roles.attribution {
-            let group = attribution(&settings, &database, &log, &topics, &clock)?;
+        for mount in mounts {
+            let group = Group::start(mount, &settings, &database, &log, &topics, &clock)?;
             works.groups.push(group);
         }
         let seals = Arc::new(plan.seals);
@@ -145,7 +139,7 @@ impl Process {
         works.tasks = works
             .groups
             .iter()
-            .map(|group| tokio::spawn(relay(group, &database, &works.producer, &topics)))
+            .map(|group| tokio::spawn(group.relay(&database, &works.producer, &topics)))
             .collect();
         works.tasks.extend([
             tokio::spawn(maintenance::keep(
@@ -229,13 +223,13 @@ impl Works {
 
     /// Partitions of this process that stand still, as lines for people.
     fn stopped(&self) -> StoppedPartitions {
-        let hosts: Vec<_> = self
+        let hosts: Vec<(&'static str, Arc<dyn AnyHost>)> = self
             .groups
             .iter()
             .map(|g| (g.name, Arc::clone(&g.host)))
             .collect();
         Arc::new(move || {
-            let lines = |(name, host): &(&'static str, Arc<GroupHost<Attribution>>)| {
+            let lines = |(name, host): &(&'static str, Arc<dyn AnyHost>)| {
                 let all = host.stopped().into_iter();
                 all.map(|(partition, why)| format!("{name}/{partition}: {why}"))
                     .collect::<Vec<_>>()
@@ -320,52 +314,22 @@ async fn topics(
     log: &Log,
     settings: &Settings,
     create: bool,
+    mounted: &[GroupSpec],
 ) -> anyhow::Result<Vec<TopicRef>> {
     if create {
-        return log::create_topics(client, log, &settings.log).await;
+        let mut groups = GROUPS.to_vec();
+        groups.extend(
+            mounted
+                .iter()
+                .filter(|m| GROUPS.iter().all(|g| g.name != m.name)),
+        );
+        return log::create_topics(client, log, &settings.log, &groups).await;
     }
     let topics = log::live_topics(client, log).await?;
     for topic in &topics {
         log.agrees(client, topic).await?;
     }
     Ok(topics)
-}
-
-fn attribution(
-    settings: &Settings,
-    database: &Database,
-    log: &Log,
-    all: &[TopicRef],
-    clock: &SharedClock,
-) -> anyhow::Result<Group> {
-    let topics = catalogue::group_topics(all, &ATTRIBUTION)?;
-    let runtime = &settings.runtime;
-    let config = HostConfig {
-        topics: topics.clone(),
-        connect: connector(
-            &database.for_role(ATTRIBUTION.name),
-            Duration::from_millis(runtime.lock_timeout_ms),
-        ),
-        clock: clock.clone(),
-        owner: owner(),
-        tick: Duration::from_millis(runtime.tick_ms),
-        emits: match log.backend() {
-            Backend::Postgres => Emits::Direct(all.into()),
-            Backend::Kafka => Emits::Relayed,
-        },
-    };
-    let own = settings.attribution.clone();
-    let host = GroupHost::new(config, runtime.arbiters, move || {
-        Attribution::new(own.clone())
-    });
-    let consumer = log
-        .consumer(runtime, ATTRIBUTION.name, topics, host.clone())
-        .context("starting the consumer of group `attribution`")?;
-    Ok(Group {
-        name: ATTRIBUTION.name,
-        host,
-        consumer,
-    })
 }
 
 /// Starts an actor for each channel.
@@ -386,34 +350,4 @@ fn delivery(
     };
     let channels = channels::all(&settings.delivery, clock, seals)?;
     Ok(Delivery::start(&config, channels))
-}
-
-/// Sends on what the group's partitions of this process emit; on the Postgres log, what an older build has left.
-fn relay(
-    group: &Group,
-    database: &Database,
-    producer: &Arc<dyn Producer>,
-    topics: &[TopicRef],
-) -> impl Future<Output = ()> + Send + 'static {
-    let host = Arc::clone(&group.host);
-    let relayed = Relayed {
-        connector: log::connector(&database.for_role("relay")),
-        producer: Arc::clone(producer),
-        topics: topics.to_vec(),
-        group: group.name.to_owned(),
-        sent: Arc::new(|| {
-            let _ = failpoint::hit("relay.sent");
-        }),
-        idle: RELAY_IDLE,
-    };
-    millrace_topics::relay::keep(relayed, move || host.owned())
-}
-
-/// How this process names itself in `ownership.owner`.
-fn owner() -> String {
-    format!(
-        "{}:{}",
-        rustix::system::uname().nodename().to_string_lossy(),
-        std::process::id()
-    )
 }

@@ -3,6 +3,7 @@
 use super::Context;
 use super::process::{Plan, Process, Roles};
 use super::signals::Signals;
+use crate::runtime::mount::Mount;
 use crate::runtime::telemetry::Metrics;
 use crate::sealing::Seals;
 use anyhow::bail;
@@ -24,14 +25,23 @@ pub(super) struct Args {
 }
 
 pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<ExitCode> {
-    let settings = context.settings().clone();
-    if settings.database.url.is_none() {
+    if context.settings().database.url.is_none() {
         bail!("no database: set DATABASE_URL, or use `millrace up`, which starts one");
     }
+    serve(context, args.roles, Vec::new()).await
+}
+
+/// A process of these roles and streams, until a signal ends it or a part of it dies.
+pub(super) async fn serve(
+    context: &Context,
+    roles: Roles,
+    also: Vec<Mount>,
+) -> anyhow::Result<ExitCode> {
     let mut signals = Signals::listen()?;
     let plan = Plan {
-        settings,
-        roles: args.roles,
+        settings: context.settings().clone(),
+        roles,
+        also,
         create_topics: false,
         metrics: Metrics::install()?,
         seals: Seals::from_environment()?,
@@ -44,7 +54,7 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<ExitCod
     };
     context.say(
         &process.greeting(),
-        &json!({"doors": process.doors_url(), "admin": process.admin_url(), "roles": args.roles.name()}),
+        &json!({"doors": process.doors_url(), "admin": process.admin_url(), "roles": roles.name()}),
     )?;
     let failed = tokio::select! {
         signal = signals.next() => {

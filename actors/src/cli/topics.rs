@@ -53,7 +53,7 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<ExitCod
         }
         Args::Create => {
             let log = Log::of(settings, &database)?;
-            let topics = log::create_topics(&client, &log, &settings.log).await?;
+            let topics = log::create_topics(&client, &log, &settings.log, GROUPS).await?;
             let text: Vec<String> = topics
                 .iter()
                 .map(|t| format!("{} ({} partitions)", t.log_name, t.partitions))

@@ -88,6 +88,7 @@ impl Up {
         Process::start(Plan {
             settings: settings.clone(),
             roles: Roles::ALL,
+            also: Vec::new(),
             create_topics: true,
             metrics,
             seals,

@@ -1,11 +1,12 @@
 //! What every batch writes beside its facts: outcomes, dead letters, replays, emits. All SQL on those tables.
 
+use super::failpoint;
 use super::session::{Failure, Session};
 use super::vertical::{DeadLetter, Effects, Emit, Tally};
 use crate::postgres::copy::Rows;
 use crate::postgres::types::Tz;
 use bytes::Bytes;
-use millrace_schemas::emit;
+use millrace_schemas::emit::{self, EmitSource};
 use millrace_schemas::ids::RecordId;
 use millrace_topics::contract::{Outgoing, TopicRef};
 use millrace_topics::pglog::append::AppendError;
@@ -183,6 +184,24 @@ fn refused(error: EmitError) -> Failure {
         error @ (EmitError::Append(AppendError::UnknownTopic(_))
         | EmitError::UnknownTopic { .. }) => Failure::Stop(error.to_string()),
     }
+}
+
+/// Which of the records that arrived from other streams are new, in their order, and notes it: what a receiver asks in
+/// [`super::vertical::Vertical::claim`], under its fence. `arrived`: topic number and source of each. A replayed dead letter is not
+/// asked for: greater numbers have come since, and that it was open says that it is new.
+///
+/// # Errors
+/// The store's.
+pub async fn receive(
+    session: &Session,
+    group: &str,
+    partition: i32,
+    arrived: &[(i32, EmitSource)],
+) -> Result<Vec<bool>, Failure> {
+    if failpoint::sabotaged("relay") {
+        return Ok(vec![true; arrived.len()]);
+    }
+    Ok(relay::accept(session.client(), group, partition, arrived).await?)
 }
 
 async fn put_rows(

@@ -10,6 +10,7 @@ pub mod days;
 pub mod failpoint;
 pub mod host;
 pub mod maintenance;
+pub mod mount;
 pub mod ownership;
 pub mod poison;
 pub mod session;

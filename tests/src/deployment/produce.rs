@@ -1,18 +1,29 @@
-//! Puts a list into a log. Into Kafka by librdkafka alone, so that keys are partitioned by somebody else's code; into the
+//! Puts records into a log. Into Kafka by librdkafka alone, so that keys are partitioned by somebody else's code; into the
 //! Postgres log by the product's appender, the only one there is.
 
-use super::{Deployment, place};
-use crate::generator::{List, Topic};
+use super::place;
 use crate::recount::Place;
-use millrace_topics::contract::Outgoing;
+use millrace_topics::catalogue;
+use millrace_topics::contract::{Outgoing, TopicRef};
 use rdkafka::ClientConfig;
 use rdkafka::ClientContext;
 use rdkafka::Message;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::producer::{BaseProducer, BaseRecord, DeliveryResult, Producer, ProducerContext};
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use tokio_postgres::Client;
+
+/// A record that is to be put into a log.
+#[derive(Clone, Debug)]
+pub struct Line {
+    /// Its topic, as the catalogue names it.
+    pub topic: String,
+    /// Its key.
+    pub key: Vec<u8>,
+    /// What it says.
+    pub payload: Vec<u8>,
+}
 
 #[derive(Debug, Default)]
 struct Reports {
@@ -43,11 +54,11 @@ impl ProducerContext for Collect {
 
 pub(super) fn kafka_produce(
     brokers: &str,
-    topics: &BTreeMap<Topic, (i32, String)>,
-    list: &List,
+    topics: &[TopicRef],
+    lines: &[Line],
 ) -> anyhow::Result<Vec<Place>> {
     let reports = Arc::new(Mutex::new(Reports {
-        places: vec![None; list.records.len()],
+        places: vec![None; lines.len()],
         failed: None,
     }));
     let producer: BaseProducer<Collect> = ClientConfig::new()
@@ -57,11 +68,11 @@ pub(super) fn kafka_produce(
         .set("linger.ms", "20")
         .set("message.timeout.ms", "60000")
         .create_with_context(Collect(reports.clone()))?;
-    for (i, record) in list.records.iter().enumerate() {
-        let (_, log_name) = &topics[&record.topic];
-        let mut next = BaseRecord::with_opaque_to(log_name, Box::new(i))
-            .key(&record.key)
-            .payload(&record.payload);
+    for (i, line) in lines.iter().enumerate() {
+        let topic = catalogue::find(topics, &line.topic)?;
+        let mut next = BaseRecord::with_opaque_to(&topic.log_name, Box::new(i))
+            .key(&line.key)
+            .payload(&line.payload);
         while let Err((error, back)) = producer.send(next) {
             if error != KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull) {
                 return Err(error.into());
@@ -76,13 +87,17 @@ pub(super) fn kafka_produce(
     if let Some(why) = &reports.failed {
         anyhow::bail!("Kafka did not take a record: {why}");
     }
-    list.records
+    lines
         .iter()
         .zip(&reports.places)
-        .map(|(record, at)| {
+        .map(|(line, at)| {
             let (partition, offset) =
                 at.ok_or_else(|| anyhow::anyhow!("a record was not acknowledged"))?;
-            Ok(place(topics[&record.topic].0, partition, offset))
+            Ok(place(
+                catalogue::find(topics, &line.topic)?.no,
+                partition,
+                offset,
+            ))
         })
         .collect()
 }
@@ -91,26 +106,24 @@ pub(super) fn kafka_produce(
 const APPENDED_AT_ONCE: usize = 1_000;
 
 pub(super) async fn postgres_produce(
-    deployment: &Deployment,
-    list: &List,
+    store: &mut Client,
+    topics: &[TopicRef],
+    lines: &[Line],
 ) -> anyhow::Result<Vec<Place>> {
-    let mut store = deployment.store().await;
-    let catalogue = millrace_topics::catalogue::load(&store).await?;
-    let mut places = Vec::with_capacity(list.records.len());
-    for some in list.records.chunks(APPENDED_AT_ONCE) {
+    let mut places = Vec::with_capacity(lines.len());
+    for some in lines.chunks(APPENDED_AT_ONCE) {
         let records = some
             .iter()
-            .map(|record| {
-                let topic = millrace_topics::catalogue::find(&catalogue, record.topic.name())?;
+            .map(|line| {
                 Ok(Outgoing {
-                    topic_no: topic.no,
-                    key: record.key.clone().into(),
-                    payload: record.payload.clone().into(),
+                    topic_no: catalogue::find(topics, &line.topic)?.no,
+                    key: line.key.clone().into(),
+                    payload: line.payload.clone().into(),
                 })
             })
             .collect::<anyhow::Result<Vec<_>>>()?;
         let tx = store.transaction().await?;
-        let positions = millrace_topics::pglog::append_in(&tx, &catalogue, &records).await?;
+        let positions = millrace_topics::pglog::append_in(&tx, topics, &records).await?;
         tx.commit().await?;
         places.extend(
             records

@@ -24,6 +24,14 @@ impl Roles {
         admin: true,
     };
 
+    /// Nothing: a process of streams that are mounted apart ([`super::Plan::also`]).
+    pub const NONE: Roles = Roles {
+        doors: false,
+        attribution: false,
+        delivery: false,
+        admin: false,
+    };
+
     /// The roles, joined by `+`.
     #[must_use]
     pub fn name(self) -> String {
@@ -35,6 +43,7 @@ impl Roles {
         ];
         let names: Vec<&str> = all.iter().filter(|(on, _)| *on).map(|(_, n)| *n).collect();
         match names.len() {
+            0 => "none".to_owned(),
             4 => "all".to_owned(),
             _ => names.join("+"),
         }
@@ -46,12 +55,7 @@ impl FromStr for Roles {
 
     /// `doors,attribution,delivery,admin`, any of them.
     fn from_str(text: &str) -> Result<Roles, String> {
-        let mut roles = Roles {
-            doors: false,
-            attribution: false,
-            delivery: false,
-            admin: false,
-        };
+        let mut roles = Roles::NONE;
         for name in text.split(',').map(str::trim) {
             match name {
                 "doors" => roles.doors = true,

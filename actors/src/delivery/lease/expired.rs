@@ -1,6 +1,7 @@
 //! Leases whose holder is gone.
 
 use crate::postgres::types::Tz;
+use crate::runtime::failpoint;
 use crate::runtime::session::Session;
 use millrace_schemas::time::Micros;
 use tokio_postgres::Error;
@@ -45,6 +46,10 @@ UPDATE outbox_due d SET lease_until = NULL, lease_token = NULL, unsure_since = c
 FROM unnest($1::uuid[], $2::int4[], $3::timestamptz[], $4::timestamptz[]) AS l(token, destination_no, due_from, due_to)
 WHERE d.destination_no = l.destination_no AND d.due_at BETWEEN l.due_from AND l.due_to AND d.lease_token = l.token";
 
+/// For a run that proves what leases are for: every one is over.
+const EXPIRE_ALL: &str =
+    "UPDATE outbox_leases SET lease_until = clock_timestamp() - interval '1 second'";
+
 /// Deals with the expired leases of a channel: first ends what has used all its attempts (of a non-idempotent channel:
 /// everything, as `unknown`), then gives the rest back.
 ///
@@ -57,6 +62,12 @@ pub async fn sweep(
     max_attempts: u16,
     wall: Micros,
 ) -> Result<Swept, Error> {
+    // The safeguard of what must not be sent twice: a lease is its holder's until it has run out, and ends `unknown` then.
+    let sabotaged = failpoint::sabotaged("lease");
+    if sabotaged {
+        session.execute(EXPIRE_ALL, &[]).await?;
+    }
+    let idempotent = idempotent || sabotaged;
     let expired = session.query(EXPIRED, &[&channel]).await?;
     let mut swept = Swept::default();
     if expired.is_empty() {
