@@ -36,3 +36,4 @@ mod topics_kafka;
 mod topics_postgres;
 mod topics_suite;
 mod up;
+mod verify;
