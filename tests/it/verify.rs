@@ -160,10 +160,6 @@ impl Scene {
         anyhow::ensure!(waiting > 10, "{waiting} records wait");
         std::fs::write(self.clock(), (DAY + DAY / 24).to_string())?;
         self.until("SELECT count(*) FROM parked", 0).await?;
-        // Stream time is a day on with these; what is replayed waits from there.
-        let list = List::generate(plan(self.seed ^ 0x5eed, 1_500, now() + DAY));
-        self.deployment.produce(list).await?;
-        self.consumed().await?;
         let rows = self
             .store
             .query(
@@ -188,6 +184,8 @@ impl Scene {
             .args(["dlq", "discard", "--reason", "undecodable"])
             .run(PATIENCE)
             .await?;
+        let list = List::generate(plan(self.seed ^ 0x5eed, 1_500, now() + DAY));
+        self.deployment.produce(list).await?;
         self.consumed().await
     }
 }
