@@ -14,6 +14,7 @@
 //! - [`ingress`]: one file a door.
 //! - [`api`]: the admin API, mounted from one registry of operations.
 //! - [`sealing`]: secrets at rest.
+//! - [`verify`]: the oracle of an operator: a store recounted by plain SQL, read-only, each difference named.
 //! - [`cli`]: what `millrace` can be told at a terminal.
 //!
 //! Where new things go: a door into `ingress/<door>.rs` and a wire type into schemas; a stream with state into a folder with
@@ -28,3 +29,4 @@ pub mod postgres;
 pub mod runtime;
 pub mod sealing;
 pub mod settings;
+pub mod verify;

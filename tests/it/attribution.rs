@@ -86,6 +86,25 @@ impl World {
         self.client.query_one(sql, &[]).await.expect(sql).get(0)
     }
 
+    /// Every dead letter as `dlq replay` gives it to the log again.
+    async fn letters_again(&self, click_id: &str) -> Vec<Record> {
+        let letters = self
+            .client
+            .query(
+                "SELECT topic_no, partition, \"offset\", payload FROM dead_letters ORDER BY record_id",
+                &[],
+            )
+            .await
+            .expect("letters");
+        let again = letters.iter().map(|row| {
+            let mut record: Value = serde_json::from_slice(row.get(3)).expect("JSON");
+            record["replay"] = json!({"topic_no": row.get::<_, i32>(0), "partition": row.get::<_, i32>(1), "offset": row.get::<_, i64>(2)});
+            let topic = usize::from(record.get("query").is_some());
+            on_wire(topic, click_id, &record)
+        });
+        again.collect()
+    }
+
     async fn outcomes(&self) -> Vec<String> {
         let rows = self
             .client
@@ -268,21 +287,7 @@ async fn what_waits_in_vain_dies_by_stream_time_and_can_be_replayed() {
     // Its visit comes at last, and the dead letters are replayed, twice.
     let v = w.visit("late", T0 + 71 * MINUTE);
     w.send(&[v]).await;
-    let letters = w
-        .client
-        .query(
-            "SELECT topic_no, partition, \"offset\", payload FROM dead_letters ORDER BY record_id",
-            &[],
-        )
-        .await
-        .expect("letters");
-    let mut again = Vec::new();
-    for row in &letters {
-        let mut record: Value = serde_json::from_slice(row.get(3)).expect("JSON");
-        record["replay"] = json!({"topic_no": row.get::<_, i32>(0), "partition": row.get::<_, i32>(1), "offset": row.get::<_, i64>(2)});
-        let topic = usize::from(record.get("query").is_some());
-        again.push(on_wire(topic, "late", &record));
-    }
+    let again = w.letters_again("late").await;
     assert_eq!(again.len(), 2);
     w.send(&again).await;
     w.send(&again).await;
@@ -297,6 +302,19 @@ async fn what_waits_in_vain_dies_by_stream_time_and_can_be_replayed() {
         w.count("SELECT sum(replayed)::int8 FROM positions").await,
         4
     );
+}
+
+#[tokio::test]
+async fn what_is_replayed_waits_from_now_though_no_record_came_since() {
+    let mut w = World::new().await;
+    w.send(&[postback("late", T0, "txid=t")]).await;
+    w.clock.set(Micros(T0 + 300 * MINUTE));
+    w.partition.at_end().await.expect("committed");
+    assert_eq!(w.outcomes().await, ["dead_lettered:journey_unknown 1"]);
+    let again = w.letters_again("late").await;
+    w.send(&again).await;
+    w.partition.at_end().await.expect("committed");
+    assert_eq!(w.outcomes().await, ["parked 1"]);
 }
 
 #[tokio::test]

@@ -37,3 +37,4 @@ mod topics_kafka;
 mod topics_postgres;
 mod topics_suite;
 mod up;
+mod verify;

@@ -154,8 +154,9 @@ impl Vertical for Attribution {
         raw: &Raw<'_>,
         now: Now,
     ) {
+        // What comes again waits from when it came; stream time may stand where the last record left it.
         let waits_from = if item.replayed {
-            now.stream
+            now.stream.max(now.wall)
         } else {
             item.accepted_at
         };

@@ -1,6 +1,6 @@
 //! What `millrace` can be told at a terminal: one file a command, each with its own words, examples and output.
 //!
-//! Exit codes: 0 done, 1 failed (or `doctor` and `topics check` found something), 2 the words or the settings were wrong.
+//! Exit codes: 0 done, 1 failed (or `doctor`, `verify` and `topics check` found something), 2 the words or the settings were wrong.
 //! What a command says goes to stdout (as JSON with `--json`), what goes wrong to stderr with what to do next.
 
 use crate::postgres::pool::Database;
@@ -32,6 +32,7 @@ mod signals;
 mod topics;
 mod trace;
 pub mod up;
+mod verify;
 mod workspace;
 
 pub use context::Context;
@@ -93,6 +94,8 @@ enum Command {
     Bounce(bounce::Args),
     /// Is everything as it should be, and what to do if not.
     Doctor(doctor::Args),
+    /// Recount the store, read-only, and name each difference.
+    Verify(verify::Args),
     /// Make and list workspaces.
     #[command(subcommand)]
     Workspace(workspace::Args),
@@ -183,6 +186,7 @@ fn dispatch(command: Command, context: Context) -> anyhow::Result<ExitCode> {
             Command::Meta(args) => meta::run(&context, args),
             Command::Bounce(args) => bounce::run(&context, args),
             Command::Doctor(args) => doctor::run(&context, args).await,
+            Command::Verify(args) => verify::run(&context, args).await,
             Command::Workspace(args) => workspace::run(&context, args).await,
             Command::Key(args) => key::run(&context, args).await,
         }

@@ -27,6 +27,7 @@ pub mod traffic;
 
 use super::Context;
 use super::signals::Signals;
+use crate::verify;
 use anyhow::{Context as _, bail};
 use drive::{Driver, Sent};
 use millrace_schemas::time::Micros;
@@ -148,6 +149,9 @@ async fn play(
     deliveries::delivered(&client).await?;
     let found = recount::recount(&mut client).await?;
     let delivered = deliveries::recount(&mut client, &scenery.pixel).await?;
+    let verified = verify::run(&client, &verify::Options::default())
+        .await
+        .context("verifying the store")?;
     Ok(Report::new(Run {
         plan: &plan,
         scenery,
@@ -155,6 +159,7 @@ async fn play(
         found: &found,
         delivered: &delivered,
         counts: &stand_ins.counts(),
+        verified: &verified,
         seconds,
     }))
 }

@@ -6,6 +6,7 @@ use super::recount::Recount;
 use super::scenery::Scenery;
 use super::stand_ins::Counts;
 use super::traffic::{Booking, Door, Expected, Plan};
+use crate::verify;
 use millrace_schemas::outcome::Outcome;
 use rust_decimal::Decimal;
 use serde::Serialize;
@@ -100,6 +101,8 @@ pub struct Run<'a> {
     pub delivered: &'a Deliveries,
     /// What arrived.
     pub counts: &'a Counts,
+    /// What `millrace verify` says of the store.
+    pub verified: &'a verify::Report,
     /// Seconds from the first request to the last record consumed.
     pub seconds: f64,
 }
@@ -257,6 +260,24 @@ fn differences(expected: &[Booking], found: &[Booking]) -> String {
     }
 }
 
+/// What an operator's own oracle says of the same store; it knows nothing of the plan.
+fn verify_checks(verified: &verify::Report) -> Vec<Check> {
+    let mut all = Checks::default();
+    let named: Vec<String> = verified
+        .differences()
+        .map(|(c, d)| format!("{}: {}: {}", c.check, d.at, d.what))
+        .collect();
+    all.push(
+        "differences that `millrace verify` names",
+        "0".to_owned(),
+        match verified.count() {
+            0 => "0".to_owned(),
+            n => format!("{n}: {}", named.join("; ")),
+        },
+    );
+    all.0
+}
+
 impl Report {
     /// Judges a run.
     #[must_use]
@@ -269,6 +290,7 @@ impl Report {
             run.delivered,
             run.counts,
         ));
+        checks.extend(verify_checks(run.verified));
         let [applied, duplicate, parked, rejected, dead_lettered] = found.outcomes();
         let revenue: Decimal = found.campaigns.values().map(|(_, r)| *r).sum();
         Report {
