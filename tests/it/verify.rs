@@ -46,6 +46,7 @@ fn plan(seed: u64, records: usize, start: i64) -> Plan {
         start,
         step: 2_000,
         poison: true,
+        poison_every: 400,
     }
 }
 
