@@ -18,6 +18,7 @@ mod faults_delivery;
 mod faults_door;
 mod faults_group;
 mod faults_kill;
+mod faults_lease;
 mod faults_log;
 mod faults_pglog;
 mod faults_proof;

@@ -59,6 +59,20 @@ impl Deployment {
         more: &[(&str, &str)],
     ) -> anyhow::Result<Deployment> {
         let server = tokio::task::spawn_blocking(DedicatedServer::start).await?;
+        Deployment::start_on(server, name, log, partitions, more).await
+    }
+
+    /// As [`Deployment::start_with`], on a server of the caller's.
+    ///
+    /// # Errors
+    /// As [`Deployment::start`].
+    pub async fn start_on(
+        server: DedicatedServer,
+        name: &str,
+        log: Log,
+        partitions: i32,
+        more: &[(&str, &str)],
+    ) -> anyhow::Result<Deployment> {
         let database = TestDatabase::create_on(&server).await;
         let mut settings = BTreeMap::new();
         let mut set = |key: &str, value: &str| settings.insert(key.to_owned(), value.to_owned());

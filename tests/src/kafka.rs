@@ -4,10 +4,12 @@
 //! `None`, and a test returns.
 
 use crate::process::{free_address, spawn_with_parent};
+use crate::proxy::{Protocol, Proxy};
 use millrace_topics::contract::TopicRef;
 use millrace_topics::kafka::{KafkaAdmin, KafkaSettings};
 use rdkafka::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
@@ -47,6 +49,8 @@ struct Node {
     folder: PathBuf,
     port: u16,
     child: Option<Child>,
+    /// Stands before a second listener of it.
+    proxy: Option<Proxy>,
 }
 
 impl Node {
@@ -123,10 +127,28 @@ impl Kafka {
     /// As [`Kafka::start`].
     #[must_use]
     pub fn start_with(properties: &str, format: &[&str]) -> Kafka {
+        Kafka::single(properties, format, false)
+    }
+
+    /// A single broker or a cluster of three with a proxy before each ([`Kafka::proxies`]): whoever begins at
+    /// [`Kafka::proxied_brokers`] is led through them alone, all others past them.
+    ///
+    /// # Panics
+    /// As [`Kafka::start`].
+    #[must_use]
+    pub fn start_proxied(properties: &str, cluster: bool) -> Kafka {
+        if cluster {
+            Kafka::cluster(properties, true)
+        } else {
+            Kafka::single(properties, &[], true)
+        }
+    }
+
+    fn single(properties: &str, format: &[&str], proxied: bool) -> Kafka {
         let ports = [free_port(), free_port()];
         let [port, controller] = ports;
         let template = include_str!("../kafka/single.properties.tmpl");
-        let node = prepare(template, port, |text| {
+        let node = prepare(template, port, proxied, |text| {
             text.replace("@CONTROLLER_PORT@", &controller.to_string()) + SMALL + properties
         });
         let id = random_uuid();
@@ -150,6 +172,10 @@ impl Kafka {
     /// As [`Kafka::start`].
     #[must_use]
     pub fn start_cluster_with(properties: &str) -> Kafka {
+        Kafka::cluster(properties, false)
+    }
+
+    fn cluster(properties: &str, proxied: bool) -> Kafka {
         let ports: Vec<(u16, u16)> = (0..3).map(|_| (free_port(), free_port())).collect();
         let voters = ports
             .iter()
@@ -163,7 +189,7 @@ impl Kafka {
             .iter()
             .enumerate()
             .map(|(i, (port, controller))| {
-                let node = prepare(template, *port, |text| {
+                let node = prepare(template, *port, proxied, |text| {
                     text.replace("@NODE_ID@", &(i + 1).to_string())
                         .replace("@VOTERS@", &voters)
                         .replace("@CONTROLLER_PORT@", &controller.to_string())
@@ -196,6 +222,23 @@ impl Kafka {
     #[must_use]
     pub fn brokers(&self) -> &str {
         &self.brokers
+    }
+
+    /// `bootstrap.servers` for clients that go through the proxies; empty where there are none.
+    #[must_use]
+    pub fn proxied_brokers(&self) -> String {
+        let addresses = (0..self.nodes.len())
+            .filter_map(|n| Some(self.node(n).proxy.as_ref()?.address().to_string()));
+        addresses.collect::<Vec<_>>().join(",")
+    }
+
+    /// Does something to every proxy.
+    pub fn proxies(&self, mut act: impl FnMut(&Proxy)) {
+        for n in 0..self.nodes.len() {
+            if let Some(proxy) = &self.node(n).proxy {
+                act(proxy);
+            }
+        }
     }
 
     /// The port of a node (0, 1 …).
@@ -379,16 +422,43 @@ fn random_uuid() -> String {
     String::from_utf8_lossy(&out.stdout).trim().to_owned()
 }
 
-fn prepare(template: &str, port: u16, fill: impl FnOnce(String) -> String) -> Node {
+/// A proxy before a second listener, and the properties of a broker that has it.
+fn behind_a_proxy(text: &str) -> (String, Proxy) {
+    let inner = SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let proxy = Proxy::start(inner, Protocol::Opaque).expect("a proxy");
+    let mut out = String::with_capacity(text.len() + 100);
+    for line in text.lines() {
+        out.push_str(line);
+        match line.split_once('=').map(|(name, _)| name) {
+            Some("listeners") => out.push_str(&format!(",PROXIED://{inner}")),
+            Some("advertised.listeners") => {
+                out.push_str(&format!(",PROXIED://{}", proxy.address()));
+            }
+            Some("listener.security.protocol.map") => out.push_str(",PROXIED:PLAINTEXT"),
+            _ => {}
+        }
+        out.push('\n');
+    }
+    (out, proxy)
+}
+
+fn prepare(template: &str, port: u16, proxied: bool, fill: impl FnOnce(String) -> String) -> Node {
     let folder = new_folder();
     let text = template
         .replace("@PORT@", &port.to_string())
         .replace("@LOG_DIR@", &folder.join("data").display().to_string());
-    std::fs::write(folder.join("server.properties"), fill(text)).expect("properties");
+    let mut text = fill(text);
+    let mut proxy = None;
+    if proxied {
+        let behind = behind_a_proxy(&text);
+        (text, proxy) = (behind.0, Some(behind.1));
+    }
+    std::fs::write(folder.join("server.properties"), text).expect("properties");
     Node {
         folder,
         port,
         child: None,
+        proxy,
     }
 }
 

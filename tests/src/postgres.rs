@@ -6,7 +6,7 @@
 
 mod server;
 
-pub use server::{DedicatedServer, StopMode, binaries};
+pub use server::{DedicatedServer, SmallDisk, StopMode, binaries};
 
 use deadpool_postgres::{Manager, ManagerConfig, Pool, RecyclingMethod};
 use std::sync::OnceLock;

@@ -30,7 +30,7 @@ impl Scene {
     /// # Errors
     /// Something did not come to an end.
     pub async fn finish(&mut self) -> anyhow::Result<Recounted> {
-        let mut findings = Vec::new();
+        let mut findings = std::mem::take(&mut self.findings);
         let mut wrong = |what: String| {
             findings.push(Finding {
                 kind: Kind::Wrong,

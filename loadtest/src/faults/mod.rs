@@ -127,14 +127,9 @@ async fn all(options: &Options, seed: u64) -> anyhow::Result<()> {
     let upgrades =
         options.sabotage.is_none() && deck.kinds().any(|k| k.name == kinds::upgrade::NAME);
     let old = upgrades.then(old::build).transpose()?;
-    let kafka = tokio::task::spawn_blocking(move || {
-        if short {
-            Kafka::start_with(&sessions(SESSION), &[])
-        } else {
-            Kafka::start_cluster_with(&sessions(SESSION))
-        }
-    })
-    .await?;
+    let kafka =
+        tokio::task::spawn_blocking(move || Kafka::start_proxied(&sessions(SESSION), !short))
+            .await?;
     let shared = Shared {
         kafka: Arc::new(kafka),
         brokers: if short { 1 } else { 3 },

@@ -9,9 +9,10 @@ use millrace_tests::generator::{List, Plan, Rng};
 use millrace_tests::kafka::Kafka;
 use millrace_tests::outbox;
 use millrace_tests::parties::Parties;
-use millrace_tests::process::{Launch, Process, eventually, lasting_address};
+use millrace_tests::postgres::DedicatedServer;
+use millrace_tests::process::{Launch, Process, eventually, free_address, lasting_address};
 use millrace_tests::proxy::Proxy;
-use millrace_tests::recount::Produced;
+use millrace_tests::recount::{Finding, Produced};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -104,6 +105,8 @@ pub struct Staging {
     pub list: fn(Plan, &mut Rng) -> List,
     /// Keys of `millrace.toml`.
     pub settings: BTreeMap<String, String>,
+    /// The database lies on a file system of so many MiB.
+    pub small_disk: Option<u32>,
     /// Whether senders knock at the doors; not where the clock of one process is made to lie a day ahead.
     pub senders: usize,
 }
@@ -117,6 +120,7 @@ impl Default for Staging {
             unrepeatable: 120,
             list: |plan, _| List::generate(plan),
             settings: BTreeMap::new(),
+            small_disk: None,
             senders: 2,
         }
     }
@@ -155,6 +159,8 @@ pub struct Scene {
     pub program: BTreeMap<Role, PathBuf>,
     /// Proxies that processes were led through; they live as long as the scene.
     pub proxies: Vec<Proxy>,
+    /// What a kind has recounted by itself and found.
+    pub findings: Vec<Finding>,
     /// Faults that struck while there was work left.
     pub struck: u32,
     lives: u32,
@@ -179,8 +185,13 @@ impl Scene {
         };
         let replication = shared.brokers.to_string();
         let more = [("log.replication", replication.as_str())];
+        let server = move || match staging.small_disk {
+            Some(size) => DedicatedServer::start_on_small_disk(size).context("not run: needs root"),
+            None => Ok(DedicatedServer::start()),
+        };
+        let server = tokio::task::spawn_blocking(server).await??;
         let mut deployment =
-            Deployment::start_with("faults", log, staging.partitions, &more).await?;
+            Deployment::start_on(server, "faults", log, staging.partitions, &more).await?;
         deployment.set("runtime.batch_records", staging.batch);
         // Slices far smaller than what is read, in half of the runs: what was dropped from memory is found again in the store.
         if rng.one_in(2) {
@@ -214,6 +225,7 @@ impl Scene {
             environment: BTreeMap::new(),
             program: BTreeMap::new(),
             proxies: Vec::new(),
+            findings: Vec::new(),
             struck: 0,
             lives: 0,
         })

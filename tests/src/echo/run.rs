@@ -221,6 +221,23 @@ impl Echo {
         Ok(())
     }
 
+    /// Removes the topics from the log: many runs share one.
+    ///
+    /// # Errors
+    /// The store or the log failed.
+    pub async fn forget(&self, at: &Deployment) -> anyhow::Result<()> {
+        if let Log::Kafka { brokers, .. } = at.log() {
+            let topics = catalogue::load(&at.store().await).await?;
+            let admin = admin(brokers);
+            for name in [IN, OUT] {
+                admin
+                    .delete_topic(&catalogue::find(&topics, name)?.log_name)
+                    .await?;
+            }
+        }
+        Ok(())
+    }
+
     /// How many records the receiver had seen before: what was sent twice, and dropped.
     ///
     /// # Errors
@@ -262,17 +279,18 @@ async fn ends(
             .iter()
             .map(|w| (w.partition, w.high))
             .collect(),
-        Log::Kafka { brokers, .. } => {
-            let settings = KafkaSettings {
-                brokers: brokers.clone(),
-                ..KafkaSettings::default()
-            };
-            KafkaAdmin::new(&settings)
-                .watermarks(&topic.log_name, topic.partitions)
-                .await?
-                .iter()
-                .map(|w| (w.partition, w.high))
-                .collect()
-        }
+        Log::Kafka { brokers, .. } => admin(brokers)
+            .watermarks(&topic.log_name, topic.partitions)
+            .await?
+            .iter()
+            .map(|w| (w.partition, w.high))
+            .collect(),
+    })
+}
+
+fn admin(brokers: &str) -> KafkaAdmin {
+    KafkaAdmin::new(&KafkaSettings {
+        brokers: brokers.to_owned(),
+        ..KafkaSettings::default()
     })
 }

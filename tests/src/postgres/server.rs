@@ -1,5 +1,9 @@
 //! A PostgreSQL server as a child of the test process.
 
+mod disk;
+
+pub use disk::SmallDisk;
+
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -27,6 +31,8 @@ pub struct DedicatedServer {
     /// Further settings; of one that is set twice the last counts.
     more: Vec<String>,
     child: Option<Child>,
+    /// Let go of after the server has ended.
+    disk: Option<SmallDisk>,
 }
 
 impl DedicatedServer {
@@ -57,9 +63,33 @@ impl DedicatedServer {
         DedicatedServer::launch(true, settings)
     }
 
-    fn launch(fsync: bool, more: &[&str]) -> DedicatedServer {
-        let bin = binaries();
+    /// As [`DedicatedServer::start`], with its data on a file system of its own that holds so many MiB ([`SmallDisk`]).
+    ///
+    /// # Errors
+    /// This process may not mount one: that takes root.
+    ///
+    /// # Panics
+    /// No PostgreSQL can be found or started.
+    pub fn start_on_small_disk(mebibytes: u32) -> std::io::Result<DedicatedServer> {
         let folder = new_folder();
+        let data = folder.join("data");
+        let disk = SmallDisk::mount(&data, mebibytes, other_user())?;
+        let small = [
+            "shared_buffers=16MB",
+            "max_wal_size=64MB",
+            "wal_recycle=off",
+        ];
+        let mut server = DedicatedServer::launch_in(folder, false, &small);
+        server.disk = Some(disk);
+        Ok(server)
+    }
+
+    fn launch(fsync: bool, more: &[&str]) -> DedicatedServer {
+        DedicatedServer::launch_in(new_folder(), fsync, more)
+    }
+
+    fn launch_in(folder: PathBuf, fsync: bool, more: &[&str]) -> DedicatedServer {
+        let bin = binaries();
         let mut initdb = command(&bin.join("initdb"), &folder);
         initdb
             .args(["--no-sync", "--auth=trust", "--username=postgres"])
@@ -77,6 +107,7 @@ impl DedicatedServer {
             fsync,
             more: more.iter().map(|s| (*s).to_owned()).collect(),
             child: None,
+            disk: None,
         };
         // Somebody else may take the free port before the server does.
         for _ in 0..5 {
@@ -212,8 +243,20 @@ impl DedicatedServer {
         }
     }
 
+    /// Everything it has said.
+    #[must_use]
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.join("log")).unwrap_or_default()
+    }
+
+    /// Its disk, if it has one of its own.
+    #[must_use]
+    pub fn disk(&self) -> Option<&SmallDisk> {
+        self.disk.as_ref()
+    }
+
     fn log_tail(&self) -> String {
-        let log = std::fs::read_to_string(self.folder.join("log")).unwrap_or_default();
+        let log = self.log();
         let lines: Vec<&str> = log.lines().collect();
         lines[lines.len().saturating_sub(20)..].join("\n")
     }
@@ -222,6 +265,7 @@ impl DedicatedServer {
 impl Drop for DedicatedServer {
     fn drop(&mut self) {
         self.stop(StopMode::Immediate);
+        self.disk = None;
         let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
@@ -317,6 +361,7 @@ fn new_folder() -> PathBuf {
                 .to_str()
                 .and_then(|n| n.strip_prefix(PREFIX)?.split('-').next());
             if owner.is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
+                disk::release(&entry.path().join("data"));
                 let _ = std::fs::remove_dir_all(entry.path());
             }
         }
