@@ -10,7 +10,7 @@ use millrace_tests::kafka::Kafka;
 use millrace_tests::outbox;
 use millrace_tests::parties::Parties;
 use millrace_tests::postgres::DedicatedServer;
-use millrace_tests::process::{Launch, Process, eventually, free_address, lasting_address};
+use millrace_tests::process::{Launch, Process, eventually, lasting_address};
 use millrace_tests::proxy::Proxy;
 use millrace_tests::recount::{Finding, Produced};
 use std::collections::BTreeMap;
