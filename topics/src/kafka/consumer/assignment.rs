@@ -168,6 +168,8 @@ impl<C: ConsumerContext + 'static> Assignment<C> {
             .filter(|tp| !given.contains(tp))
             .collect();
         self.seek(client, &earlier);
+        let fresh: Vec<(usize, i32)> = given.iter().chain(&earlier).copied().collect();
+        self.rouse(client, &fresh);
         tracing::info!(group = self.subscription.group, topics_partitions = given.len(), started = ?self.started(), "kafka consumer: assigned");
     }
 
@@ -186,7 +188,25 @@ impl<C: ConsumerContext + 'static> Assignment<C> {
         if let Err(error) = unassigned {
             tracing::warn!(%error, "kafka consumer: giving up partitions");
         }
+        self.rouse(client, &taken);
         tracing::info!(group = self.subscription.group, topics_partitions = taken.len(), lost, left = ?self.started(), "kafka consumer: revoked");
+    }
+
+    /// Sets those going that a rebalance does not concern. librdkafka fetches nothing while a rebalance waits for its answer; after
+    /// it, the thread of a broker that fetches nothing finds out by itself, which takes it up to a second. A move to where they
+    /// stand wakes it. (Under the eager protocol all partitions are assigned anew.)
+    fn rouse(&mut self, client: &Client<C>, but: &[(usize, i32)]) {
+        if !matches!(client.rebalance_protocol(), RebalanceProtocol::Cooperative) {
+            return;
+        }
+        let topics = self.subscription.topics.len();
+        let rest: Vec<(usize, i32)> = self
+            .started()
+            .into_iter()
+            .flat_map(|number| (0..topics).map(move |topic| (topic, number)))
+            .filter(|tp| !but.contains(tp))
+            .collect();
+        self.seek(client, &rest);
     }
 
     /// Ends everything that is still here (the client is about to close, or is gone).

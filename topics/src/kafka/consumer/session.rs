@@ -19,8 +19,11 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
-/// How long the thread sleeps when there is nothing to do. Records and commands wake it; rebalances wait for it.
+/// How long the thread sleeps when there is nothing to do. Records, commands and the group wake it.
 const NAP: Duration = Duration::from_millis(20);
+/// How long the group's queue is read at once when something stands in it. What waits there (a rebalance, behind whatever the
+/// client has to say of its brokers) holds up all partitions: librdkafka fetches nothing until a rebalance was answered.
+const HEAR: Duration = Duration::from_millis(1);
 /// The same while an actor is busy with what it has (it does not tell when it has finished).
 const SHORT_NAP: Duration = Duration::from_millis(1);
 /// Progress, wishes of the host, liveness.
@@ -39,6 +42,8 @@ struct GroupContext {
     status: Arc<Status>,
     /// The group has answered: this client's protocol works.
     joined: AtomicBool,
+    /// Something stands in the group's queue.
+    told: Arc<AtomicBool>,
 }
 
 impl ClientContext for GroupContext {
@@ -59,6 +64,8 @@ impl ConsumerContext for GroupContext {
         list: &mut TopicPartitionList,
     ) {
         self.joined.store(true, Ordering::Relaxed);
+        // A poll ends with a rebalance; the next may stand behind it, and the queue tells of itself only when it was empty.
+        self.told.store(true, Ordering::Relaxed);
         let handled = catch_unwind(AssertUnwindSafe(|| {
             let mut assignment = lock(&self.assignment);
             if what == RDKafkaRespErr::RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS {
@@ -157,6 +164,9 @@ impl Thread {
         for (property, value) in [
             // Back off 2 ms, not 1 s, when enough was fetched ahead.
             ("fetch.queue.backoff.ms", "2"),
+            // A broker answers one request at a time: partitions that come to it late, after a rebalance above all, wait until
+            // the one under way has brought something or given up, and so does an end. By itself that is half a second.
+            ("fetch.wait.max.ms", "100"),
             ("queued.max.messages.kbytes", kib.to_string().as_str()),
         ] {
             if config.get(property).is_none() {
@@ -200,10 +210,16 @@ impl Thread {
             me: OnceLock::new(),
             status: Arc::clone(&self.status),
             joined: AtomicBool::new(false),
+            told: Arc::new(AtomicBool::new(true)),
         };
-        let client: Arc<BaseConsumer<GroupContext>> = Arc::new(
-            BaseConsumer::from_config_and_context(&self.config(kip_848)?, context)?,
-        );
+        let mut client: BaseConsumer<GroupContext> =
+            BaseConsumer::from_config_and_context(&self.config(kip_848)?, context)?;
+        let (thread, told) = (std::thread::current(), Arc::clone(&client.context().told));
+        client.set_nonempty_callback(move || {
+            told.store(true, Ordering::Relaxed);
+            thread.unpark();
+        });
+        let client = Arc::new(client);
         drop(client.context().me.set(Arc::downgrade(&client)));
         let names: Vec<&str> = self
             .subscription
@@ -251,7 +267,12 @@ impl Thread {
                 }
             }
             // The group's queue: rebalances and errors. Records have queues of their own.
-            match client.poll(Duration::ZERO) {
+            let told = context.told.swap(false, Ordering::Relaxed);
+            let heard = client.poll(if told { HEAR } else { Duration::ZERO });
+            if heard.is_some() {
+                context.told.store(true, Ordering::Relaxed);
+            }
+            match heard {
                 None => {}
                 Some(Ok(stray)) => {
                     lock(&context.assignment).stray(client, stray.topic(), stray.partition());
@@ -304,7 +325,7 @@ impl Thread {
                     *known = owned;
                 }
             }
-            if !moved {
+            if !moved && !context.told.load(Ordering::Relaxed) {
                 std::thread::park_timeout(if busy { SHORT_NAP } else { NAP });
             }
         }
