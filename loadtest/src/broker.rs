@@ -146,6 +146,12 @@ impl Broker {
         self.child.id()
     }
 
+    /// Where its data lies.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
     /// The version of its jars.
     #[must_use]
     pub fn version(&self) -> &str {

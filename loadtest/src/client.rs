@@ -104,7 +104,7 @@ async fn connection(
             return Ok(());
         };
         let started = Instant::now();
-        socket.write_all(request).await.context("writing")?;
+        send(&mut socket, request).await?;
         let (status, head) = answer(&mut socket, &mut buffer).await?;
         let micros = u32::try_from(started.elapsed().as_micros()).unwrap_or(u32::MAX);
         let mut seen = seen.borrow_mut();
@@ -118,8 +118,19 @@ async fn connection(
     }
 }
 
+/// Writes a request whole.
+///
+/// # Errors
+/// The connection broke.
+pub async fn send(socket: &mut TcpStream, request: &[u8]) -> anyhow::Result<()> {
+    socket.write_all(request).await.context("writing")
+}
+
 /// Reads one answer whole. Its text comes back only if its status is no 2xx.
-async fn answer(socket: &mut TcpStream, buffer: &mut Vec<u8>) -> anyhow::Result<(u16, String)> {
+///
+/// # Errors
+/// The connection broke, or what came is no answer.
+pub async fn answer(socket: &mut TcpStream, buffer: &mut Vec<u8>) -> anyhow::Result<(u16, String)> {
     buffer.clear();
     loop {
         let n = socket.read_buf(buffer).await.context("reading")?;

@@ -143,7 +143,8 @@ async fn measure(options: &Options) -> anyhow::Result<()> {
 }
 
 /// A slice of 10 % of a partition's keys.
-fn slice(workload: &stack::WorkloadOptions) -> usize {
+#[must_use]
+pub fn slice(workload: &stack::WorkloadOptions) -> usize {
     let partitions = u32::try_from(workload.partitions).unwrap_or(1).max(1);
     (Workload::keys(workload.records) / partitions / 10).max(10) as usize
 }
@@ -230,7 +231,10 @@ pub async fn watch(
 }
 
 /// The ledger must hold what the generator says, whoever wrote it.
-async fn verify(client: &Client, contender: Contender, totals: &Totals) -> anyhow::Result<()> {
+///
+/// # Errors
+/// It does not.
+pub async fn verify(client: &Client, contender: Contender, totals: &Totals) -> anyhow::Result<()> {
     let row = client
         .query_one(
             "SELECT (SELECT count(*) FROM visits), (SELECT count(*) FROM clicks), (SELECT count(*) FROM conversions),

@@ -2,9 +2,11 @@
 //! its CPU time is its own.
 
 use anyhow::{Context, ensure};
+use std::net::SocketAddr;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// Who consumes.
@@ -61,6 +63,29 @@ pub fn product() -> anyhow::Result<PathBuf> {
     Ok(path)
 }
 
+/// `millrace run --roles attribution`, ready to be started.
+///
+/// # Errors
+/// The program is not there.
+pub fn attribution(brokers: &str, database: &str, tuning: &Tuning) -> anyhow::Result<Command> {
+    let mut command = Command::new(product()?);
+    command
+        .args(["run", "--roles", "attribution"])
+        .env("DATABASE_URL", database)
+        .env("MILLRACE_LOG__BACKEND", "kafka")
+        .env("MILLRACE_LOG__BROKERS", brokers)
+        .env("MILLRACE_RUNTIME__BATCH_RECORDS", tuning.batch.to_string())
+        .env("MILLRACE_RUNTIME__ARBITERS", tuning.arbiters.to_string())
+        .env(
+            "MILLRACE_ATTRIBUTION__SLICE_CLICKS",
+            tuning.slice_clicks.to_string(),
+        )
+        .env("MILLRACE_HTTP__DOORS", "127.0.0.1:0")
+        .env("MILLRACE_HTTP__ADMIN", "127.0.0.1:0")
+        .env("RUST_LOG", "warn");
+    Ok(command)
+}
+
 impl Contender {
     /// Its name in tables.
     #[must_use]
@@ -88,24 +113,7 @@ impl Contender {
     /// The program is not there.
     pub fn start(self, brokers: &str, database: &str, tuning: &Tuning) -> anyhow::Result<Running> {
         let command = match self {
-            Contender::Product => {
-                let mut command = Command::new(product()?);
-                command
-                    .args(["run", "--roles", "attribution"])
-                    .env("DATABASE_URL", database)
-                    .env("MILLRACE_LOG__BACKEND", "kafka")
-                    .env("MILLRACE_LOG__BROKERS", brokers)
-                    .env("MILLRACE_RUNTIME__BATCH_RECORDS", tuning.batch.to_string())
-                    .env("MILLRACE_RUNTIME__ARBITERS", tuning.arbiters.to_string())
-                    .env(
-                        "MILLRACE_ATTRIBUTION__SLICE_CLICKS",
-                        tuning.slice_clicks.to_string(),
-                    )
-                    .env("MILLRACE_HTTP__DOORS", "127.0.0.1:0")
-                    .env("MILLRACE_HTTP__ADMIN", "127.0.0.1:0")
-                    .env("RUST_LOG", "warn");
-                command
-            }
+            Contender::Product => attribution(brokers, database, tuning)?,
             Contender::Embedded => {
                 let mut command = Command::new(std::env::current_exe()?);
                 command
@@ -136,10 +144,13 @@ impl Running {
     /// # Errors
     /// It cannot be started.
     pub fn start(mut command: Command, name: &'static str) -> anyhow::Result<Running> {
+        // Several of one name may run at once.
+        static NEXT: AtomicU32 = AtomicU32::new(0);
         let log = std::env::temp_dir().join(format!(
-            "millrace-loadtest-{}-{}.log",
+            "millrace-loadtest-{}-{}-{}.log",
             std::process::id(),
-            name.replace(' ', "-")
+            name.replace(' ', "-"),
+            NEXT.fetch_add(1, Ordering::Relaxed)
         ));
         let file = std::fs::File::create(&log)?;
         command
@@ -192,6 +203,37 @@ impl Running {
     #[must_use]
     pub fn said(&self, what: &str) -> bool {
         std::fs::read_to_string(&self.log).is_ok_and(|text| text.contains(what))
+    }
+
+    /// Where it says that it answers `/metrics` and the admin API.
+    #[must_use]
+    pub fn admin(&self) -> Option<SocketAddr> {
+        self.address("admin API")
+    }
+
+    /// Where it says that its doors answer.
+    #[must_use]
+    pub fn doors(&self) -> Option<SocketAddr> {
+        self.address("doors")
+    }
+
+    fn address(&self, what: &str) -> Option<SocketAddr> {
+        let text = std::fs::read_to_string(&self.log).ok()?;
+        let line = text.lines().find(|l| l.trim_start().starts_with(what))?;
+        line.split_once("http://")?.1.trim().parse().ok()
+    }
+
+    /// SIGKILL, and waits until it is buried.
+    ///
+    /// # Errors
+    /// The machine's.
+    pub fn kill(&mut self) -> anyhow::Result<()> {
+        if !self.done {
+            self.child.kill()?;
+            self.child.wait()?;
+            self.done = true;
+        }
+        Ok(())
     }
 
     /// What it said last.

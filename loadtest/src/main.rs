@@ -1,5 +1,6 @@
 //! Measures Millrace against its comparators; each command writes its section of BENCHMARKS.md.
 
+mod backlog;
 mod bare;
 mod bare_http;
 mod broker;
@@ -9,14 +10,20 @@ mod contender;
 mod cpu;
 mod decide;
 mod delivery;
+mod disk;
 mod faults;
+mod fleet;
 mod ingest;
 mod log;
 mod machine;
 mod memory;
+mod pace;
 mod preload;
 mod product;
+mod rebalance;
 mod report;
+mod scale;
+mod soak;
 mod stack;
 mod workload;
 
@@ -61,7 +68,15 @@ enum Command {
     Faults(faults::Options),
     /// Memory of an idle `millrace up`, and of slices that many keys pass through.
     Memory(memory::Options),
-    /// Everything, one after the other.
+    /// What a record costs with 1 to 32 partitions and 1 to 4 processes.
+    Scale(scale::Options),
+    /// How long partitions stand still when members of a group come and go.
+    Rebalance(rebalance::Options),
+    /// Ten million records drained with flat memory, killed once in the middle.
+    Backlog(backlog::Options),
+    /// The whole system at half of its maximum: what grows?
+    Soak(soak::Options),
+    /// Everything, one after the other; without --short all but the soak, which takes an hour.
     All {
         /// At a small scale and without writing: does it still run?
         #[arg(long)]
@@ -109,6 +124,10 @@ fn main() -> anyhow::Result<()> {
         Command::DeliverPost(options) => delivery::post(&options),
         Command::Faults(options) => faults::run(&options),
         Command::Memory(options) => memory::run(&options),
+        Command::Scale(options) => scale::run(&options),
+        Command::Rebalance(options) => rebalance::run(&options),
+        Command::Backlog(options) => backlog::run(&options),
+        Command::Soak(options) => soak::run(&options),
         Command::All { short } => all(short),
         Command::Stand(options) => stack::stand(&options),
         Command::BareConsume(options) => bare::consume(&options).map(|never| match never {}),
@@ -128,6 +147,9 @@ fn all(short: bool) -> anyhow::Result<()> {
             (true, ["delivery", "outbox"]) => &["--dry", "--messages", "20000", "--rounds", "1"],
             (true, ["delivery", "million"]) => &["--dry", "--messages", "50000"],
             (true, ["delivery", _]) => &["--dry", "--messages", "4000", "--rounds", "1"],
+            (true, ["scale" | "rebalance"]) => &["--short"],
+            (true, ["backlog"]) => &["--dry", "--records", "200000"],
+            (true, ["soak"]) => &["--dry", "--minutes", "0.5", "--calibrate", "3"],
             (true, ["ingest"]) => &["--dry", "--requests", "5000", "--rounds", "1"],
             (true, _) => &["--dry", "--records", "50000", "--idle", "2"],
         };
@@ -147,7 +169,14 @@ fn all(short: bool) -> anyhow::Result<()> {
     for what in ["outbox", "meta", "webhook", "million", "hung"] {
         command(&["delivery", what])?;
     }
-    command(&["memory"])
+    command(&["memory"])?;
+    for what in ["scale", "rebalance", "backlog"] {
+        command(&[what])?;
+    }
+    if short {
+        command(&["soak"])?;
+    }
+    Ok(())
 }
 
 fn make(options: &stack::WorkloadOptions) -> anyhow::Result<()> {

@@ -1,6 +1,6 @@
 //! Workload W into Kafka, as fast as the broker takes it.
 
-use crate::workload::{Target, Totals, Workload};
+use crate::workload::{Made, Target, Totals, Workload};
 use anyhow::Context;
 use indicatif::ProgressBar;
 use millrace_topics::contract::TopicRef;
@@ -18,7 +18,7 @@ pub struct Loaded {
     pub took: Duration,
 }
 
-/// Makes the workload and produces it into the two topics; the partition is the product's partitioner's choice, the
+/// Makes the workload and produces it into the two topics, in order; the partition is the product's partitioner's choice, the
 /// record's time its acceptance.
 ///
 /// # Errors
@@ -28,23 +28,65 @@ pub fn load(
     clicks: &TopicRef,
     postbacks: &TopicRef,
     mut workload: Workload,
+    compression: &str,
     bar: &ProgressBar,
 ) -> anyhow::Result<Loaded> {
-    let producer: ThreadedProducer<DefaultProducerContext> = ClientConfig::new()
-        .set("bootstrap.servers", brokers)
-        .set("acks", "all")
-        .set("enable.idempotence", "true")
-        .set("linger.ms", "20")
-        .set("batch.size", "500000")
-        .set("queue.buffering.max.kbytes", "262144")
-        .set("queue.buffering.max.messages", "500000")
-        .set("compression.type", "none")
-        .create()
-        .context("a producer")?;
+    let filler = Filler::new(brokers, [clicks, postbacks], 20, compression)?;
     let started = Instant::now();
     bar.set_length(u64::from(workload.records()));
     let mut made = Workload::blank();
     while workload.next_record(&mut made) {
+        filler.put(&made, made.accepted_micros / 1_000)?;
+        bar.inc(1);
+    }
+    filler.flush()?;
+    bar.finish_and_clear();
+    Ok(Loaded {
+        totals: workload.totals(),
+        took: started.elapsed(),
+    })
+}
+
+/// Puts records of a workload into the two topics.
+pub struct Filler {
+    producer: ThreadedProducer<DefaultProducerContext>,
+    topics: [TopicRef; 2],
+}
+
+impl Filler {
+    /// A producer for clicks and postbacks; `linger` in milliseconds.
+    ///
+    /// # Errors
+    /// librdkafka refuses it.
+    pub fn new(
+        brokers: &str,
+        topics: [&TopicRef; 2],
+        linger: u32,
+        compression: &str,
+    ) -> anyhow::Result<Filler> {
+        let producer = ClientConfig::new()
+            .set("bootstrap.servers", brokers)
+            .set("acks", "all")
+            .set("enable.idempotence", "true")
+            .set("linger.ms", linger.to_string())
+            .set("batch.size", "500000")
+            .set("queue.buffering.max.kbytes", "262144")
+            .set("queue.buffering.max.messages", "500000")
+            .set("compression.type", compression)
+            .create()
+            .context("a producer")?;
+        Ok(Filler {
+            producer,
+            topics: topics.map(Clone::clone),
+        })
+    }
+
+    /// Queues a record under a time (milliseconds since 1970); waits while the queue is full.
+    ///
+    /// # Errors
+    /// Kafka does not take it.
+    pub fn put(&self, made: &Made, time: i64) -> anyhow::Result<()> {
+        let [clicks, postbacks] = &self.topics;
         let topic = match made.target {
             Target::Clicks => clicks,
             Target::Postbacks => postbacks,
@@ -55,10 +97,10 @@ pub fn load(
             .key(&made.key)
             .payload(&made.payload)
             .partition(partition)
-            .timestamp(made.accepted_micros / 1_000);
+            .timestamp(time);
         loop {
-            match producer.send(record) {
-                Ok(()) => break,
+            match self.producer.send(record) {
+                Ok(()) => return Ok(()),
                 Err((KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull), back)) => {
                     std::thread::park_timeout(Duration::from_millis(5));
                     record = back;
@@ -66,14 +108,15 @@ pub fn load(
                 Err((e, _)) => return Err(e).context("producing"),
             }
         }
-        bar.inc(1);
     }
-    producer
-        .flush(Duration::from_secs(60))
-        .context("the broker acknowledges")?;
-    bar.finish_and_clear();
-    Ok(Loaded {
-        totals: workload.totals(),
-        took: started.elapsed(),
-    })
+
+    /// Waits until the broker has acknowledged everything.
+    ///
+    /// # Errors
+    /// It does not within a minute.
+    pub fn flush(&self) -> anyhow::Result<()> {
+        self.producer
+            .flush(Duration::from_secs(60))
+            .context("the broker acknowledges")
+    }
 }

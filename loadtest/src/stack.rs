@@ -9,6 +9,7 @@ use millrace_tests::postgres::{DedicatedServer, TestDatabase, connect};
 use millrace_topics::catalogue::{self, CLICKS, POSTBACKS};
 use millrace_topics::contract::TopicRef;
 use millrace_topics::kafka::{KafkaAdmin, KafkaSettings};
+use std::path::PathBuf;
 
 /// How PostgreSQL differs from its defaults; fsync, full_page_writes and synchronous_commit are on.
 pub const POSTGRES_SETTINGS: [&str; 6] = [
@@ -115,7 +116,31 @@ impl Stack {
     /// # Errors
     /// PostgreSQL fails.
     pub async fn fresh_database(&self, partitions: i32) -> anyhow::Result<TestDatabase> {
-        Ok(database_on(&self.postgres, partitions).await?.0)
+        self.fresh_database_for("", partitions).await
+    }
+
+    /// The same for topics under a prefix (`log.prefix`).
+    ///
+    /// # Errors
+    /// PostgreSQL fails.
+    pub async fn fresh_database_for(
+        &self,
+        prefix: &str,
+        partitions: i32,
+    ) -> anyhow::Result<TestDatabase> {
+        Ok(database_for(&self.postgres, prefix, partitions).await?.0)
+    }
+
+    /// Where PostgreSQL's data lies, and where Kafka's.
+    #[must_use]
+    pub fn folders(&self) -> [PathBuf; 2] {
+        [self.postgres.data_dir(), self.broker.folder().to_owned()]
+    }
+
+    /// How Kafka is reached.
+    #[must_use]
+    pub fn kafka(&self) -> &KafkaSettings {
+        &self.settings
     }
 
     /// Makes both topics anew and fills them.
@@ -123,7 +148,20 @@ impl Stack {
     /// # Errors
     /// Kafka does not take them.
     pub async fn preload(&self, options: &WorkloadOptions) -> anyhow::Result<Loaded> {
-        let topics = fresh_topics(&self.settings, options.partitions).await?;
+        self.preload_as("", options, "none").await
+    }
+
+    /// The same under a prefix, compressed as told (`none`, `lz4`).
+    ///
+    /// # Errors
+    /// Kafka does not take them.
+    pub async fn preload_as(
+        &self,
+        prefix: &str,
+        options: &WorkloadOptions,
+        compression: &'static str,
+    ) -> anyhow::Result<Loaded> {
+        let topics = topics_as(&self.settings, prefix, options.partitions).await?;
         let brokers = self.brokers().to_owned();
         let workload = options.workload();
         let bar = bar("producing");
@@ -131,7 +169,7 @@ impl Stack {
             let [clicks, postbacks] = topics.as_slice() else {
                 anyhow::bail!("two topics were made");
             };
-            load(&brokers, clicks, postbacks, workload, &bar)
+            load(&brokers, clicks, postbacks, workload, compression, &bar)
         })
         .await?
         .context("preloading")
@@ -146,11 +184,19 @@ pub async fn database_on(
     server: &DedicatedServer,
     partitions: i32,
 ) -> anyhow::Result<(TestDatabase, Vec<TopicRef>)> {
+    database_for(server, "", partitions).await
+}
+
+async fn database_for(
+    server: &DedicatedServer,
+    prefix: &str,
+    partitions: i32,
+) -> anyhow::Result<(TestDatabase, Vec<TopicRef>)> {
     let database = TestDatabase::create_on(server).await;
     let client = connect(database.url()).await;
     let mut topics = Vec::new();
     for topic in [CLICKS, POSTBACKS] {
-        topics.push(catalogue::register(&client, topic, "", partitions).await?);
+        topics.push(catalogue::register(&client, topic, prefix, partitions).await?);
     }
     Ok((database, topics))
 }
@@ -163,15 +209,28 @@ pub async fn fresh_topics(
     settings: &KafkaSettings,
     partitions: i32,
 ) -> anyhow::Result<Vec<TopicRef>> {
+    topics_as(settings, "", partitions).await
+}
+
+/// The same under a prefix (`log.prefix`).
+///
+/// # Errors
+/// Kafka fails.
+pub async fn topics_as(
+    settings: &KafkaSettings,
+    prefix: &str,
+    partitions: i32,
+) -> anyhow::Result<Vec<TopicRef>> {
     let admin = KafkaAdmin::new(settings);
     let mut topics = Vec::new();
     for (no, name) in (1..).zip([CLICKS, POSTBACKS]) {
-        admin.delete_topic(name).await?;
-        admin.create_topic(name, partitions, 1).await?;
+        let log_name = format!("{prefix}{name}");
+        admin.delete_topic(&log_name).await?;
+        admin.create_topic(&log_name, partitions, 1).await?;
         topics.push(TopicRef {
             no,
             name: name.to_owned(),
-            log_name: name.to_owned(),
+            log_name,
             partitions,
         });
     }

@@ -9,7 +9,7 @@ mod null;
 mod outbox;
 mod payload;
 mod post;
-mod sending;
+pub mod sending;
 mod store;
 mod webhook;
 

@@ -12,13 +12,14 @@ use millrace::sealing::Seals;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
+use tokio_postgres::Client;
 
 /// The sender's core.
 const SENDER_CPU: u32 = 0;
 /// The core of PostgreSQL and of the receivers, which live in this process.
 const OTHERS_CPU: u32 = 1;
 /// What seals here.
-const KEY: &str = "4d4d4d4d4d4d4d4d4d4d4d4d4d4d4d4d4d4d4d4d4d4d4d4d4d4d4d4d4d4d4d4d";
+pub const KEY: &str = "4d4d4d4d4d4d4d4d4d4d4d4d4d4d4d4d4d4d4d4d4d4d4d4d4d4d4d4d4d4d4d4d";
 /// What signs.
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 /// Without an arrival for so long, a round is given up.
@@ -88,20 +89,27 @@ fn seal(purpose: &str, secret: &str) -> anyhow::Result<Vec<u8>> {
 /// # Errors
 /// The store's.
 pub async fn endpoint(outbox: &Outbox, id: &str, url: &str) -> anyhow::Result<i32> {
-    let client = outbox.session.client();
+    endpoint_in(outbox.session.client(), outbox.workspace, id, url).await
+}
+
+/// The same, wherever.
+///
+/// # Errors
+/// The store's.
+pub async fn endpoint_in(
+    client: &Client,
+    workspace: i32,
+    id: &str,
+    url: &str,
+) -> anyhow::Result<i32> {
     client
         .execute(
             "INSERT INTO webhooks (webhook_id, workspace_id, name, url, events, secret_sealed)
              VALUES ($1, $2, $1, $3, '{conversion}', $4)",
-            &[
-                &id,
-                &outbox.workspace,
-                &url,
-                &seal(&seal_purpose(id), SECRET)?,
-            ],
+            &[&id, &workspace, &url, &seal(&seal_purpose(id), SECRET)?],
         )
         .await?;
-    millrace_tests::outbox::destination(client, outbox.workspace, "webhook", id).await
+    millrace_tests::outbox::destination(client, workspace, "webhook", id).await
 }
 
 /// A pixel; its destination.
@@ -109,14 +117,34 @@ pub async fn endpoint(outbox: &Outbox, id: &str, url: &str) -> anyhow::Result<i3
 /// # Errors
 /// The store's.
 pub async fn pixel(outbox: &Outbox, id: &str, dataset: &str, token: &str) -> anyhow::Result<i32> {
-    let client = outbox.session.client();
+    pixel_in(
+        outbox.session.client(),
+        outbox.workspace,
+        id,
+        dataset,
+        token,
+    )
+    .await
+}
+
+/// The same, wherever.
+///
+/// # Errors
+/// The store's.
+pub async fn pixel_in(
+    client: &Client,
+    workspace: i32,
+    id: &str,
+    dataset: &str,
+    token: &str,
+) -> anyhow::Result<i32> {
     client
         .execute(
             "INSERT INTO pixels (pixel_id, workspace_id, name, dataset_id, access_token_sealed) VALUES ($1, $2, $1, $3, $4)",
-            &[&id, &outbox.workspace, &dataset, &seal(&token_purpose(id), token)?],
+            &[&id, &workspace, &dataset, &seal(&token_purpose(id), token)?],
         )
         .await?;
-    millrace_tests::outbox::destination(client, outbox.workspace, "meta", id).await
+    millrace_tests::outbox::destination(client, workspace, "meta", id).await
 }
 
 /// What arrived.
