@@ -121,7 +121,7 @@ async fn measure(options: &Options) -> anyhow::Result<()> {
     )?;
     writeln!(
         out,
-        "Workload W, {total} records ({:.1} GB; {:.1} GB in Kafka, lz4) in two topics of {} partitions, drained by one process, slices\nof {} clicks a partition; killed (SIGKILL) when half was consumed, and started again at once: the second one's rate includes its wait for the first one's\nsession (6 s here) to end.\n",
+        "Workload W, {total} records ({:.1} GB; {:.1} GB in Kafka, lz4) in two topics of {} partitions, drained by one process, slices\nof {} clicks a partition; killed (SIGKILL) when half was consumed, and started again at once: the second one's rate includes its\nwait for the first one's session (6 s here) to end.\n",
         disk::gb(loaded.totals.bytes),
         disk::gb(kafka_bytes),
         options.partitions,
