@@ -67,8 +67,9 @@ fn every_safeguard_that_can_be_switched_off_is_proved() {
         let text = std::fs::read_to_string(path).unwrap();
         found.extend(named_after(&text, "sabotaged("));
     }
-    let known = ["claim", "fence", "position"].map(str::to_owned);
-    assert_eq!(found, BTreeSet::from(known), "see faults_proof.rs");
+    let known = ["claim", "fence", "lease", "position", "relay"].map(str::to_owned);
+    let proofs = "see faults_proof.rs, faults_lease.rs and echo.rs";
+    assert_eq!(found, BTreeSet::from(known), "{proofs}");
 }
 
 /// What tests arm by environment stands in these files alone, and there under the feature.

@@ -283,7 +283,7 @@ async fn what_retention_dropped_is_not_lost(copies: &Copies) {
              DO $$ DECLARE day record; BEGIN
                  FOR day IN SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
                             WHERE i.inhparent = ANY ('{visits,clicks,conversions,postback_log,rejects,outbox,send_log}'::regclass[])
-                              AND to_date(right(c.relname, 8), 'YYYYMMDD') <= (now() AT TIME ZONE 'UTC')::date
+                              AND to_date(substring(c.relname from '_([0-9]{8})$'), 'YYYYMMDD') <= (now() AT TIME ZONE 'UTC')::date
                  LOOP EXECUTE 'DROP TABLE ' || day.relname; END LOOP;
              END $$",
         )
