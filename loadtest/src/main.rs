@@ -9,6 +9,7 @@ mod contender;
 mod cpu;
 mod decide;
 mod delivery;
+mod hostile;
 mod ingest;
 mod log;
 mod machine;
@@ -58,6 +59,10 @@ enum Command {
     },
     /// Memory of an idle `millrace up`, and of slices that many keys pass through.
     Memory(memory::Options),
+    /// Coverage-guided fuzzing of every decoder; writes to FAULTS.md.
+    Fuzz(hostile::fuzz::Options),
+    /// A million hostile requests against every door and admin route; writes to FAULTS.md.
+    Bodies(hostile::bodies::Options),
     /// Everything, one after the other.
     All {
         /// At a small scale and without writing: does it still run?
@@ -105,6 +110,8 @@ fn main() -> anyhow::Result<()> {
         Command::DeliverBare(options) => delivery::bare(&options),
         Command::DeliverPost(options) => delivery::post(&options),
         Command::Memory(options) => memory::run(&options),
+        Command::Fuzz(options) => hostile::fuzz::run(&options),
+        Command::Bodies(options) => hostile::bodies::run(&options),
         Command::All { short } => all(short),
         Command::Stand(options) => stack::stand(&options),
         Command::BareConsume(options) => bare::consume(&options).map(|never| match never {}),

@@ -8,13 +8,19 @@
 //! - [`process`]: the product as a process: environment, failpoints, logs, signals, deadlines.
 //! - [`proxy`]: a TCP proxy that cuts, stalls, delays and eats the reply to a COMMIT.
 //! - [`meta_stand_in`]: a stand-in for Meta's Conversions API that behaves as Meta does and counts for itself.
+//! - [`fuzzing`]: one function a decoder, for the fuzzer and for the corpus. [`claims`]: identities without a store.
 //! - [`receivers`]: HTTP receivers that write down what they are sent.
 //! - [`generator`]: records for the log, each with what is right for it. [`recount`]: the store's facts against that list.
+//! - [`memory_log`]: a log for doors without one. [`hostile`]: requests that no honest sender makes, and what became of them.
 //! - [`deployment`]: all of it together: a database, a log, the product's processes over them.
 
+pub mod claims;
 pub mod deployment;
+pub mod fuzzing;
 pub mod generator;
+pub mod hostile;
 pub mod kafka;
+pub mod memory_log;
 pub mod meta_stand_in;
 pub mod model;
 pub mod outbox;
