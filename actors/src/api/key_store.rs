@@ -388,6 +388,7 @@ pub async fn get(
         .ok_or(ChangeError::NotFound)?;
     Ok(KeyRow::read(&row)?)
 }
+
 /// Says it again only if it looks like one: whatever else was sent may be anything.
 fn unknown_scope(text: &str) -> String {
     let like_one = text.len() <= 40

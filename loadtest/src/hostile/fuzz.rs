@@ -120,7 +120,7 @@ fn build() -> anyhow::Result<Place> {
         .current_dir(root.join("tests/fuzz"))
         .env(
             "CARGO_TARGET_DIR",
-            target.canonicalize().unwrap_or(target.clone()),
+            target.canonicalize().unwrap_or_else(|_| target.clone()),
         )
         .env("RUSTFLAGS", COVERAGE)
         .status()?;
@@ -137,7 +137,7 @@ fn fuzz(place: &Place, target: &'static Target, seconds: f64, seed: u64) -> anyh
     let learned = corpus::learned(place, target)?;
     let found = place.work.join(format!("{}-found-", target.name));
     let out = Command::new(&place.program)
-        .arg(&learned)
+        .arg(learned)
         .arg(corpus::kept(target))
         .arg(format!("-max_total_time={seconds:.0}"))
         .arg(format!("-max_len={}", target.longest))

@@ -115,7 +115,7 @@ pub(super) fn normalize_any(data: &[u8]) {
     let context = Context {
         country: [None, Some("us"), Some("GB"), Some("??")][known],
         calling_code: [None, Some("1"), Some("44"), Some("")][known],
-        clicked_ms: (known % 2 == 0).then_some(1_767_225_600_000),
+        clicked_ms: known.is_multiple_of(2).then_some(1_767_225_600_000),
     };
     normalize_one(Field::ALL[field], &String::from_utf8_lossy(data), &context);
 }

@@ -110,19 +110,21 @@ pub fn render(rng: &mut Rng, value: &Value, rate: u64, out: &mut Vec<u8>) {
     }
 }
 
+const ODD_NAMES: &[&str] = &[
+    "",
+    "x",
+    "id",
+    "__proto__",
+    "a\0b",
+    "v",
+    "emit",
+    "workspace",
+    "workspace_id",
+    "é",
+];
+
 fn odd_name(rng: &mut Rng) -> &'static str {
-    *rng.pick(&[
-        "",
-        "x",
-        "id",
-        "__proto__",
-        "a\0b",
-        "v",
-        "emit",
-        "workspace",
-        "workspace_id",
-        "é",
-    ])
+    rng.pick(ODD_NAMES)
 }
 
 fn odd(rng: &mut Rng, out: &mut Vec<u8>) {

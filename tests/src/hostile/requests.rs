@@ -88,6 +88,11 @@ const ODD_HEADERS: &[&str] = &[
     "content-language: \t",
 ];
 
+/// Methods that nobody asked for.
+const METHODS: &[&str] = &[
+    "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "LOCK", "get",
+];
+
 const CONTENT_TYPES: &[&str] = &[
     "application/json",
     "application/json; charset=utf-8",
@@ -139,9 +144,7 @@ impl Maker {
 
     fn method(&mut self, method: &'static str) -> &'static str {
         if self.rng.one_in(60) {
-            return *self.rng.pick(&[
-                "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "LOCK", "get",
-            ]);
+            return self.rng.pick(METHODS);
         }
         method
     }

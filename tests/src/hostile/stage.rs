@@ -72,6 +72,8 @@ impl Stage {
             .setting("http.doors", address)
             .setting("http.admin", address)
             .setting("delivery.allowed_networks", "127.0.0.0/8")
+            // Small, so that memory shows what a request leaves behind and not what the actors may hold.
+            .setting("attribution.slice_clicks", 2_000)
             .spawn()?;
         process.wait_for_log("millrace is up", PATIENCE).await?;
         let known = make(address, &keys, &hook).await?;
