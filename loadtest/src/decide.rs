@@ -11,7 +11,7 @@ use crate::workload::{MARK_REPEAT, Target, Totals, Workload};
 use crate::{machine, stack};
 use anyhow::ensure;
 use millrace::attribution::actor::Attribution;
-use millrace::attribution::draft::{Draft, Owner, Pending};
+use millrace::attribution::draft::Draft;
 use millrace::runtime::vertical::{Effects, Item, Raw, Start, Vertical};
 use millrace::settings;
 use millrace_schemas::click::ClickRecord;
@@ -19,12 +19,12 @@ use millrace_schemas::ids::RecordId;
 use millrace_schemas::outcome::Outcome;
 use millrace_schemas::postback::PostbackRecord;
 use millrace_schemas::time::{Micros, Now};
+use millrace_tests::claims::{Identities, claim};
 use millrace_topics::catalogue::{CLICKS, POSTBACKS};
 use millrace_topics::contract::{Batch, TopicRef};
 use millrace_topics::partitioner;
 use std::collections::HashMap;
 use std::time::Duration;
-use uuid::Uuid;
 
 /// How to measure deciding.
 #[derive(Clone, Debug, clap::Args)]
@@ -180,7 +180,7 @@ struct Phases {
 /// One pass over all partitions.
 #[derive(Default)]
 struct Pass {
-    identities: HashMap<Uuid, Owner>,
+    identities: Identities,
     counts: HashMap<Outcome, i64>,
     phases: Phases,
 }
@@ -302,42 +302,6 @@ fn distinct_postbacks(all: &[Vec<Batch>]) -> u64 {
         .filter(|(r, payload)| r.topic_no == 2 && !payload.ends_with(MARK_REPEAT))
         .map(|_| 1)
         .sum()
-}
-
-/// The claims of a batch against a table in memory: what is free is taken, what is held has its owner read.
-fn claim(draft: &mut Draft, identities: &mut HashMap<Uuid, Owner>) {
-    let mut places: HashMap<Uuid, usize> = HashMap::new();
-    for pending in &draft.pending {
-        let Pending::Book(booking) = pending else {
-            continue;
-        };
-        for key in booking.keys.iter() {
-            if let Some(owner) = identities.get(&key) {
-                if draft.claims.taken.contains_key(&key) {
-                    continue;
-                }
-                let owners = &mut draft.claims.owners;
-                let place = *places.entry(owner.conversion).or_insert_with(|| {
-                    owners.push(owner.clone());
-                    owners.len() - 1
-                });
-                draft.claims.held.insert(key, place);
-                continue;
-            }
-            let conversion = booking.id.to_uuid();
-            draft.claims.taken.insert(key, conversion);
-            identities.insert(
-                key,
-                Owner {
-                    conversion,
-                    accepted_at: booking.accepted_at,
-                    status: Some(booking.status),
-                    payout: booking.payout,
-                    external_id: booking.external_id.clone(),
-                },
-            );
-        }
-    }
 }
 
 fn parse(all: &[Vec<Batch>], topics: &[TopicRef; 2]) -> anyhow::Result<Duration> {

@@ -13,6 +13,7 @@ mod delivery;
 mod disk;
 mod faults;
 mod fleet;
+mod hostile;
 mod ingest;
 mod log;
 mod machine;
@@ -76,6 +77,10 @@ enum Command {
     Backlog(backlog::Options),
     /// The whole system at half of its maximum: what grows?
     Soak(soak::Options),
+    /// Coverage-guided fuzzing of every decoder; writes to FAULTS.md.
+    Fuzz(hostile::fuzz::Options),
+    /// A million hostile requests against every door and admin route; writes to FAULTS.md.
+    Bodies(hostile::bodies::Options),
     /// Everything, one after the other; without --short all but the soak, which takes an hour.
     All {
         /// At a small scale and without writing: does it still run?
@@ -128,6 +133,8 @@ fn main() -> anyhow::Result<()> {
         Command::Rebalance(options) => rebalance::run(&options),
         Command::Backlog(options) => backlog::run(&options),
         Command::Soak(options) => soak::run(&options),
+        Command::Fuzz(options) => hostile::fuzz::run(&options),
+        Command::Bodies(options) => hostile::bodies::run(&options),
         Command::All { short } => all(short),
         Command::Stand(options) => stack::stand(&options),
         Command::BareConsume(options) => bare::consume(&options).map(|never| match never {}),

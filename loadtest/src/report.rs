@@ -42,6 +42,24 @@ pub fn publish(name: &str, body: &str, write: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
+const FAULTS_HEAD: &str = "# Faults\n\nWhat was done to Millrace, and what became of it. Each section is written by the command that it names.\n";
+
+/// As [`publish`], into FAULTS.md.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn publish_faults(name: &str, body: &str, write: bool) -> anyhow::Result<()> {
+    println!("\n{body}");
+    if write {
+        let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("FAULTS.md");
+        let old = std::fs::read_to_string(&path).unwrap_or_else(|_| FAULTS_HEAD.to_owned());
+        std::fs::write(&path, with_section(&old, name, body))
+            .with_context(|| format!("{}", path.display()))?;
+        println!("(written to {})", path.display());
+    }
+    Ok(())
+}
+
 /// The middle one, or the mean of the two in the middle.
 #[must_use]
 pub fn median(values: &[f64]) -> f64 {

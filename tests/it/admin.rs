@@ -2,11 +2,13 @@
 
 mod crossing;
 mod delivery;
+mod doors;
 pub mod facts;
 mod life;
 mod lists;
 mod outbox;
 mod plumbing;
+mod routes;
 mod writes;
 
 use actix_web::{App, HttpServer, web};

@@ -1,6 +1,8 @@
 //! After a full run, with every kind of secret and contact passing through: nothing of them in any log, any table, any listing,
 //! any metric, any answer of the terminal.
 
+mod hostile;
+
 use millrace_tests::deployment::{Deployment, Log, PATIENCE};
 use millrace_tests::meta_stand_in::MetaStandIn;
 use millrace_tests::outbox;
@@ -19,6 +21,8 @@ struct Api {
     http: reqwest::Client,
     at: SocketAddr,
     key: String,
+    /// The id of its network, once there is one.
+    network: String,
 }
 
 impl Api {
@@ -143,6 +147,7 @@ async fn nothing_secret_is_in_any_sink_after_a_full_run() {
         http: reqwest::Client::new(),
         at,
         key,
+        network: String::new(),
     };
     let network = api.post("/v1/networks", json!({"name": "n"})).await;
     let network_secret = network["secret"].as_str().unwrap().to_owned();

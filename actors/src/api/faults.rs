@@ -16,7 +16,13 @@ pub struct Fault {
     pub message: String,
 }
 
-/// Faults, collected until all are known.
+/// How many faults are told; whoever has more of them has them from one cause.
+pub const MOST_TOLD: usize = 200;
+
+/// Longest path and message, in bytes: both may hold a name of the sender's.
+const LONGEST: usize = 490;
+
+/// Faults, collected until all are known, or [`MOST_TOLD`] of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Faults(Vec<Fault>);
 
@@ -29,11 +35,20 @@ impl Faults {
 
     /// One more.
     pub fn add(&mut self, path: impl Into<String>, code: &str, message: impl Into<String>) {
+        if self.is_full() {
+            return;
+        }
         self.0.push(Fault {
-            path: path.into(),
+            path: shortened(path.into()),
             code: code.to_owned(),
-            message: message.into(),
+            message: shortened(message.into()),
         });
+    }
+
+    /// Whether further ones would not be told.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.0.len() >= MOST_TOLD
     }
 
     /// Whether there is none.
@@ -59,6 +74,14 @@ impl Faults {
     pub fn into_vec(self) -> Vec<Fault> {
         self.0
     }
+}
+
+fn shortened(mut text: String) -> String {
+    if text.len() > LONGEST {
+        text.truncate(text.floor_char_boundary(LONGEST));
+        text.push('…');
+    }
+    text
 }
 
 /// Why a change was not made.

@@ -24,7 +24,7 @@ pub fn parse(bytes: &[u8]) -> Result<Value, Unreadable> {
     let mut reader = serde_json::Deserializer::from_slice(bytes);
     let seed = Strict {
         faults: &faults,
-        path: String::new(),
+        at: None,
         depth: 0,
     };
     let value = seed
@@ -45,27 +45,53 @@ pub fn pointer_part(name: &str) -> String {
     name.replace('~', "~0").replace('/', "~1")
 }
 
+/// A step on the way into a value. The way is written out only where something is wrong: copied at every step, a long name
+/// over many items would cost its length for each of them.
+struct Step<'p> {
+    above: Option<&'p Step<'p>>,
+    part: Part<'p>,
+}
+
+enum Part<'p> {
+    Index(usize),
+    Name(&'p str),
+}
+
+/// The JSON pointer of a place.
+fn path(at: Option<&Step<'_>>) -> String {
+    let mut steps: Vec<&Step<'_>> = std::iter::successors(at, |step| step.above).collect();
+    steps.reverse();
+    let mut out = String::new();
+    for step in steps {
+        out.push('/');
+        match step.part {
+            Part::Index(n) => out.push_str(&n.to_string()),
+            Part::Name(name) => out.push_str(&pointer_part(name)),
+        }
+    }
+    out
+}
+
 struct Strict<'f> {
     faults: &'f RefCell<Faults>,
-    path: String,
+    at: Option<&'f Step<'f>>,
     depth: usize,
 }
 
 impl Strict<'_> {
-    fn below(&self, part: &str) -> Strict<'_> {
-        Strict {
-            faults: self.faults,
-            path: format!("{}/{}", self.path, pointer_part(part)),
-            depth: self.depth + 1,
+    fn fault(&self, at: Option<&Step<'_>>, code: &str, message: String) {
+        // Once there are as many as are told, ways need not be written out either.
+        if !self.faults.borrow().is_full() {
+            self.faults.borrow_mut().add(path(at), code, message);
         }
     }
 
-    fn text(&self, text: &str) {
+    fn text(&self, at: Option<&Step<'_>>, text: &str) {
         if text.contains('\0') {
-            self.faults.borrow_mut().add(
-                self.path.clone(),
+            self.fault(
+                at,
                 "nul_character",
-                "NUL characters are not kept",
+                "NUL characters are not kept".to_owned(),
             );
         }
     }
@@ -106,20 +132,32 @@ impl<'de> Visitor<'de> for Strict<'_> {
     }
 
     fn visit_str<E: Error>(self, v: &str) -> Result<Value, E> {
-        self.text(v);
+        self.text(self.at, v);
         Ok(Value::String(v.to_owned()))
     }
 
     fn visit_string<E: Error>(self, v: String) -> Result<Value, E> {
-        self.text(&v);
+        self.text(self.at, &v);
         Ok(Value::String(v))
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Value, A::Error> {
         check_depth(self.depth)?;
         let mut out = Vec::new();
-        while let Some(v) = seq.next_element_seed(self.below(&out.len().to_string()))? {
-            out.push(v);
+        loop {
+            let step = Step {
+                above: self.at,
+                part: Part::Index(out.len()),
+            };
+            let below = Strict {
+                faults: self.faults,
+                at: Some(&step),
+                depth: self.depth + 1,
+            };
+            match seq.next_element_seed(below)? {
+                Some(value) => out.push(value),
+                None => break,
+            }
         }
         Ok(Value::Array(out))
     }
@@ -128,16 +166,20 @@ impl<'de> Visitor<'de> for Strict<'_> {
         check_depth(self.depth)?;
         let mut out = Map::new();
         while let Some(name) = map.next_key::<String>()? {
-            let below = self.below(&name);
-            below.text(&name);
+            let step = Step {
+                above: self.at,
+                part: Part::Name(&name),
+            };
+            self.text(Some(&step), &name);
             if out.contains_key(&name) {
-                self.faults.borrow_mut().add(
-                    below.path.clone(),
-                    "repeated_field",
-                    format!("`{}` stands twice", name.escape_debug()),
-                );
+                let message = format!("`{}` stands twice", name.escape_debug());
+                self.fault(Some(&step), "repeated_field", message);
             }
-            let value = map.next_value_seed(below)?;
+            let value = map.next_value_seed(Strict {
+                faults: self.faults,
+                at: Some(&step),
+                depth: self.depth + 1,
+            })?;
             out.insert(name, value);
         }
         Ok(Value::Object(out))
@@ -154,6 +196,7 @@ fn check_depth<E: Error>(depth: usize) -> Result<(), E> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::faults::MOST_TOLD;
 
     fn faults(text: &str) -> Vec<(String, String)> {
         match parse(text.as_bytes()) {
@@ -188,6 +231,21 @@ mod tests {
             parse(nested(100_000).as_bytes()),
             Err(Unreadable::Syntax(_))
         ));
+    }
+
+    #[test]
+    fn many_faults_under_a_long_name_cost_no_more_than_what_is_told_of_them() {
+        // Every way written out would be 5 GB.
+        let name = "n".repeat(200_000);
+        let items = vec![r#""\u0000""#; 25_000].join(",");
+        let Err(Unreadable::Faulty(faults)) =
+            parse(format!(r#"{{"{name}":[{items}]}}"#).as_bytes())
+        else {
+            panic!("faulty");
+        };
+        let faults = faults.into_vec();
+        assert_eq!(faults.len(), MOST_TOLD);
+        assert!(faults.iter().all(|f| f.path.len() <= 500));
     }
 
     #[test]

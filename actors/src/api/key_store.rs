@@ -114,7 +114,7 @@ fn check(new: &NewKey, now: Micros) -> Result<Vec<String>, ChangeError> {
     for (i, scope) in new.scopes.iter().enumerate() {
         let path = format!("/scopes/{i}");
         if !seen.insert(scope.as_str()) {
-            faults.add(path, "repeated", format!("`{scope}` stands twice"));
+            faults.add(path, "repeated", "it stands twice");
             continue;
         }
         let grant = if scope == FULL {
@@ -123,11 +123,7 @@ fn check(new: &NewKey, now: Micros) -> Result<Vec<String>, ChangeError> {
             scopes::find(scope).map(|s| s.grant)
         };
         match (grant, new.workspace) {
-            (None, _) => faults.add(
-                path,
-                "unknown_scope",
-                format!("there is no scope `{scope}`"),
-            ),
+            (None, _) => faults.add(path, "unknown_scope", unknown_scope(scope)),
             (Some(Grant::UserOnly), _) => {
                 faults.add(
                     path,
@@ -391,4 +387,17 @@ pub async fn get(
         .await?
         .ok_or(ChangeError::NotFound)?;
     Ok(KeyRow::read(&row)?)
+}
+
+/// Says it again only if it looks like one: whatever else was sent may be anything.
+fn unknown_scope(text: &str) -> String {
+    let like_one = text.len() <= 40
+        && text
+            .bytes()
+            .all(|b| b.is_ascii_lowercase() || matches!(b, b':' | b'_'));
+    if like_one {
+        format!("there is no scope `{text}`")
+    } else {
+        "there is no such scope".to_owned()
+    }
 }

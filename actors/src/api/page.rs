@@ -70,7 +70,11 @@ impl CursorKey {
             .ok_or_else(|| Problem::new("internal", "the deployment's cursor key is damaged"))
     }
 
-    fn seal(&self, over: &str, time: Micros, id: &str) -> Result<String, Problem> {
+    /// A cursor for the row after this sort key, sealed over operation, workspace and filters.
+    ///
+    /// # Errors
+    /// No random bytes.
+    pub fn seal(&self, over: &str, time: Micros, id: &str) -> Result<String, Problem> {
         let broken = |_| Problem::new("internal", "a cursor could not be sealed");
         let mut nonce = [0u8; NONCE];
         getrandom::fill(&mut nonce).map_err(super::faults::ChangeError::from)?;

@@ -69,6 +69,7 @@ pub const CODES: &[(&str, u16, &str)] = &[
         405,
         "The path takes other methods; see `Allow`",
     ),
+    ("body_timeout", 408, "The body did not come in time"),
     ("conflict", 409, "It collides with what is there"),
     ("id_taken", 409, "The id is taken"),
     ("slug_taken", 409, "The workspace's id is, or was, in use"),

@@ -13,9 +13,13 @@ use actix_web::web::{BytesMut, Payload};
 use futures::StreamExt;
 use percent_encoding::percent_decode_str;
 use serde_json::Value;
+use std::time::Duration;
 
 /// Bodies of operations at most, in bytes.
 pub const MAX_BODY: usize = 1 << 20;
+
+/// How long a body may take to come: a sender that never ends must not hold a connection for good.
+pub const SLOWEST_BODY: Duration = Duration::from_secs(10);
 
 /// The request's id: the client's if it is well formed, else `None`.
 #[must_use]

@@ -253,7 +253,11 @@ pub fn query_to_json(pairs: &[(String, String)], schema: &Value, faults: &mut Fa
             None => faults.add(
                 at,
                 "wrong_type",
-                format!("`{text}` is no {}", type_of(property)),
+                // What was sent is not said again: it may be anything, a contact too.
+                match type_of(property) {
+                    "integer" => "want a whole number",
+                    _ => "want `true` or `false`",
+                },
             ),
             Some(_) if out.contains_key(name) => {
                 faults.add(at, "repeated", format!("`{name}` stands twice"));

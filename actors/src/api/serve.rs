@@ -134,7 +134,10 @@ async fn check(
     let if_match = request::if_match(request.headers(), operation)?;
     let key = request::idempotency_key(request.headers(), operation)?;
     let params = params(registered, request)?;
-    let bytes = request::body(request, payload, operation).await?;
+    let reading = request::body(request, payload, operation);
+    let bytes = tokio::time::timeout(request::SLOWEST_BODY, reading)
+        .await
+        .map_err(|_| Problem::new("body_timeout", "the body did not come in time"))??;
 
     let mut faults = Faults::new();
     let pairs = request::query_pairs(request.query_string());

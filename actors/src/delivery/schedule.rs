@@ -40,7 +40,8 @@ pub fn retry_after(text: &str, now_secs: i64) -> Option<Duration> {
         .ok()?
         .timestamp()
         .as_second();
-    u64::try_from(at - now_secs).ok().map(Duration::from_secs)
+    let seconds = at.checked_sub(now_secs)?;
+    u64::try_from(seconds).ok().map(Duration::from_secs)
 }
 
 #[cfg(test)]

@@ -129,11 +129,37 @@ fn is_too_deep(text: &[u8]) -> bool {
 pub fn parse_refusal(error: &serde_json::Error) -> Refusal {
     use serde_json::error::Category;
     match error.classify() {
-        Category::Data => Refusal::bad("invalid", error.to_string()),
+        Category::Data => Refusal::bad("invalid", complaint(error)),
         Category::Io | Category::Syntax | Category::Eof => {
             Refusal::bad("not_json", format!("the body is not JSON: {error}"))
         }
     }
+}
+
+/// What a parser says of members that are wrong, without the sender's own words, which may be a contact or a secret: what was
+/// found and wanted, the names of ours, and where.
+#[must_use]
+pub fn complaint(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    let place = format!(" at line {} column {}", error.line(), error.column());
+    let text = text.strip_suffix(&place).unwrap_or(&text);
+    // The wish comes last, so that whatever stands in the value cannot be taken for it.
+    let wanted = text.rsplit_once(", expected ").map(|(_, wanted)| wanted);
+    let found = ["invalid type: ", "invalid value: "]
+        .iter()
+        .find_map(|kind| text.strip_prefix(kind))
+        .and_then(|rest| rest.split([' ', '`', '"', ',']).next());
+    let said = match (found, wanted) {
+        (Some(found), Some(wanted)) => format!("{found} found, expected {wanted}"),
+        (None, Some(wanted)) if text.starts_with("unknown ") => {
+            format!("unknown name, expected {wanted}")
+        }
+        _ if text.starts_with("missing field `") || text.starts_with("duplicate field `") => {
+            text.to_owned()
+        }
+        _ => "a value is malformed".to_owned(),
+    };
+    format!("{said}{place}")
 }
 
 #[cfg(test)]
@@ -147,6 +173,46 @@ mod tests {
         assert!(!has_nul_escape(br#"{"a":"\\u0000"}"#));
         assert!(!has_nul_escape(br#"{"a":"\u0001\"}"#));
         assert!(!has_nul_escape(b"\\"));
+    }
+
+    #[test]
+    fn a_complaint_repeats_nothing_that_was_sent() {
+        #[derive(Debug, serde::Deserialize)]
+        #[serde(deny_unknown_fields)]
+        #[expect(dead_code, reason = "read for the complaints alone")]
+        struct Line {
+            stage: Option<u16>,
+            kind: Option<millrace_schemas::click::Kind>,
+            ip: Option<std::net::IpAddr>,
+            id: String,
+        }
+        for (sent, said) in [
+            (
+                r#"{"stage":"jane@x.example, expected u16"}"#,
+                "string found, expected u16",
+            ),
+            (r#"{"stage":-4915155501}"#, "integer found, expected u16"),
+            (r#"{"stage":4915155501.5}"#, "floating found, expected u16"),
+            (r#"{"stage":[1]}"#, "sequence found, expected u16"),
+            (
+                r#"{"kind":"jane@x.example"}"#,
+                "unknown name, expected one of `visit`, `click`, `provider_click`",
+            ),
+            (
+                r#"{"jane@x.example":1}"#,
+                "unknown name, expected one of `stage`, `kind`, `ip`, `id`",
+            ),
+            (r#"{"ip":"jane@x.example"}"#, "a value is malformed"),
+            (r#"{"stage":1,"stage":2}"#, "duplicate field `stage`"),
+            ("{}", "missing field `id`"),
+        ] {
+            let error = serde_json::from_str::<Line>(sent).expect_err(sent);
+            let got = complaint(&error);
+            assert!(
+                got.starts_with(&format!("{said} at line 1 column ")),
+                "{sent}: {got}"
+            );
+        }
     }
 
     #[test]

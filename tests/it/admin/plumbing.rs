@@ -214,3 +214,28 @@ async fn the_document_is_public_and_names_every_operation() {
         Some(EXEMPT.len())
     );
 }
+
+#[actix_rt::test]
+async fn a_body_that_never_comes_is_not_waited_for_without_end() {
+    use std::io::{Read, Write};
+    let api = Api::start().await;
+    let (_, caller) = api.tenant("acme").await;
+    let (address, key) = (api.address, caller.key.clone());
+    let answer = actix_web::web::block(move || -> std::io::Result<String> {
+        let mut socket = std::net::TcpStream::connect(address)?;
+        socket.set_read_timeout(Some(std::time::Duration::from_secs(60)))?;
+        let head = format!(
+            "POST /v1/networks HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {key}\r\n\
+             content-type: application/json\r\ncontent-length: 50\r\n\r\n{{\"name\":"
+        );
+        socket.write_all(head.as_bytes())?;
+        let mut answer = vec![0; 4_096];
+        let n = socket.read(&mut answer)?;
+        Ok(String::from_utf8_lossy(&answer[..n]).into_owned())
+    })
+    .await
+    .expect("it is waited for")
+    .expect("an answer");
+    assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
+    assert!(answer.contains("body_timeout"), "{answer}");
+}

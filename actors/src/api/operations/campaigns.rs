@@ -140,10 +140,7 @@ impl Entity for Campaigns {
                 .query_opt("SELECT 1 FROM campaigns WHERE campaign_id = $1", &[&id])
                 .await?;
             if taken.is_some() {
-                return Err(Problem::new(
-                    "id_taken",
-                    format!("the campaign id `{id}` is taken"),
-                ));
+                return Err(Problem::new("id_taken", "the campaign id is taken"));
             }
         }
         // What stands unchanged is not asked again, unless the campaign comes back from the archive.
@@ -173,10 +170,7 @@ impl Entity for Campaigns {
             )
             .await?;
         if written == 0 {
-            return Err(Problem::new(
-                "id_taken",
-                format!("the campaign id `{id}` is taken"),
-            ));
+            return Err(Problem::new("id_taken", "the campaign id is taken"));
         }
         Ok(())
     }

@@ -115,7 +115,7 @@ impl Entity for Offers {
                 faults.add(
                     "/network_id",
                     "unknown_network",
-                    format!("there is no active network `{network}`"),
+                    "there is no active network of this id",
                 );
             }
         }

@@ -207,12 +207,8 @@ pub(super) async fn check_named(
         match status {
             Some("active") => {}
             Some(_) if stood.contains(id) => {}
-            Some(_) => faults.add(
-                at,
-                "archived_pixel",
-                format!("the pixel `{id}` is archived"),
-            ),
-            None => faults.add(at, "unknown_pixel", format!("there is no pixel `{id}`")),
+            Some(_) => faults.add(at, "archived_pixel", "this pixel is archived"),
+            None => faults.add(at, "unknown_pixel", "there is no pixel of this id"),
         }
     }
     Ok(())

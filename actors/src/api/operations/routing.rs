@@ -111,13 +111,9 @@ pub(super) async fn check_routing(
     for (i, o) in routing.offers.iter().enumerate() {
         let at = format!("/routing/offers/{i}/offer");
         if !offers.contains(&o.offer) {
-            faults.add(
-                at,
-                "unknown_offer",
-                format!("there is no active offer `{}`", o.offer),
-            );
+            faults.add(at, "unknown_offer", "there is no active offer of this id");
         } else if !seen.insert(&o.offer) {
-            faults.add(at, "repeated", format!("`{}` stands twice", o.offer));
+            faults.add(at, "repeated", "it stands twice");
         }
     }
     if !routing.offers.is_empty() && routing.offers.iter().all(|o| o.weight == 0) {
@@ -134,14 +130,14 @@ pub(super) async fn check_routing(
             faults.add(
                 format!("{at}/offer"),
                 "unknown_offer",
-                format!("there is no active offer `{}`", s.offer),
+                "there is no active offer of this id",
             );
         }
         if !networks.contains(&s.network) {
             faults.add(
                 format!("{at}/network"),
                 "unknown_network",
-                format!("there is no active network `{}`", s.network),
+                "there is no active network of this id",
             );
         }
         if s.network_offer_id.trim() != s.network_offer_id

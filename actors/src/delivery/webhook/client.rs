@@ -109,7 +109,8 @@ fn is_dead(outcome: &Result<Reply, NoReply>) -> bool {
 
 /// What an outcome means: 2xx is success, 410 is the end of the endpoint, everything else (a redirect too: it is not followed)
 /// is tried again by the schedule.
-fn judge(outcome: Result<Reply, NoReply>, url: &Url) -> Answer {
+#[must_use]
+pub fn judge(outcome: Result<Reply, NoReply>, url: &Url) -> Answer {
     let again = |after, unsure| Verdict::RetryAt { after, unsure };
     let (verdict, code) = match &outcome {
         Ok(reply) if reply.is_success() => (Verdict::Delivered, None),

@@ -10,3 +10,4 @@ pub mod settings;
 pub mod signature;
 
 pub use channel::WebhookChannel;
+pub use client::judge;

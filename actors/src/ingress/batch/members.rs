@@ -1,5 +1,6 @@
 //! Members of a batch's lines that need more than a type: ids, journeys, captured queries, decimals.
 
+use crate::ingress::body::complaint;
 use crate::ingress::errors::Refusal;
 use millrace_schemas::ids;
 use millrace_schemas::journey::Journey;
@@ -23,12 +24,12 @@ pub(super) fn check_id(id: &str) -> Result<(), Refusal> {
 pub(super) fn check_journey(raw: &RawValue) -> Result<(), Refusal> {
     let bad = |detail: String| Refusal::bad(reason::JOURNEY_MALFORMED, detail);
     let value: serde_json::Value =
-        serde_json::from_str(raw.get()).map_err(|e| bad(format!("journey: {e}")))?;
+        serde_json::from_str(raw.get()).map_err(|e| bad(format!("journey: {}", complaint(&e))))?;
     if !value.is_object() {
         return Err(bad("journey is no object".into()));
     }
     let journey: Journey =
-        serde_json::from_str(raw.get()).map_err(|e| bad(format!("journey: {e}")))?;
+        serde_json::from_str(raw.get()).map_err(|e| bad(format!("journey: {}", complaint(&e))))?;
     let offers = journey.offer.iter().map(|o| &o.id);
     let sidecars = journey
         .sidecar_offers
