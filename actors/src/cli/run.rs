@@ -3,6 +3,7 @@
 use super::Context;
 use super::process::{Plan, Process, Roles};
 use super::signals::Signals;
+use super::up::{HELD, RESTORED};
 use crate::runtime::telemetry::Metrics;
 use crate::sealing::Seals;
 use anyhow::bail;
@@ -15,12 +16,17 @@ use std::process::ExitCode;
 #[command(after_help = "Examples:\n  \
     millrace run --roles doors\n  \
     millrace run --roles attribution,delivery\n  \
+    millrace run --after-restore\n  \
     MILLRACE_LOG__BACKEND=kafka MILLRACE_LOG__BROKERS=kafka:9092 \\\n    \
     DATABASE_URL='postgres://millrace@db/millrace?sslmode=verify-full' millrace run")]
 pub(super) struct Args {
     /// What this process does: any of doors, attribution, delivery, admin.
     #[arg(long, default_value = "doors,attribution,delivery,admin")]
     roles: Roles,
+    /// The database was restored from a backup: nothing leaves, from any process, until `millrace outbox release --all-held`,
+    /// since what is due in it may have been sent after the backup was made. Start the first process so.
+    #[arg(long)]
+    after_restore: bool,
 }
 
 pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<ExitCode> {
@@ -36,14 +42,18 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<ExitCod
         metrics: Metrics::install()?,
         seals: Seals::from_environment()?,
         log_disk: None,
-        hold: None,
+        hold: args.after_restore.then_some(RESTORED),
     };
     let process = tokio::select! {
         process = Process::start(plan) => process?,
         _ = signals.next() => return Ok(ExitCode::SUCCESS),
     };
+    let mut text = process.greeting();
+    if args.after_restore {
+        text.push_str(HELD);
+    }
     context.say(
-        &process.greeting(),
+        &text,
         &json!({"doors": process.doors_url(), "admin": process.admin_url(), "roles": args.roles.name()}),
     )?;
     let failed = tokio::select! {

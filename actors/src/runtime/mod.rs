@@ -12,6 +12,7 @@ pub mod host;
 pub mod maintenance;
 pub mod ownership;
 pub mod poison;
+pub mod retention;
 pub mod session;
 pub mod telemetry;
 pub mod vertical;

@@ -5,6 +5,7 @@
 
 use super::client::Quiet;
 use super::settings::{KafkaSettings, KafkaSetupError};
+use super::topic_ids;
 use rdkafka::admin::{AdminClient, AdminOptions, NewPartitions, NewTopic, TopicReplication};
 use rdkafka::config::FromClientConfigAndContext;
 use rdkafka::consumer::{BaseConsumer, Consumer};
@@ -173,11 +174,17 @@ impl KafkaAdmin {
         .await
     }
 
-    /// The topic's id in the cluster, which tells a topic made anew from the one before. librdkafka's binding does not hand it
-    /// out: always `None` for now; the catalogue's generations stand in.
-    #[must_use]
-    pub fn topic_id(&self, _name: &str) -> Option<String> {
-        None
+    /// The cluster's ids of these topics, in their order: they tell a topic that was made anew from the one before. `None`: there
+    /// is no such topic, or the brokers give topics no ids.
+    ///
+    /// # Errors
+    /// [`KafkaAdminError`].
+    pub async fn topic_ids(
+        &self,
+        names: Vec<String>,
+    ) -> Result<Vec<Option<String>>, KafkaAdminError> {
+        self.asked(move |client| topic_ids::of(client.client(), &names, REQUEST))
+            .await
     }
 
     /// Runs an admin request until it is answered: each try bounded, each with a fresh client. The inner result is the
