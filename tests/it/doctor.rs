@@ -266,29 +266,7 @@ async fn what_does_not_leave_is_named() {
         expect(&shut, &["secrets", "4 of 5", name, "sealed under key"]);
     }
     let both = |l: Launch| l.env("MILLRACE_SECRET_KEY_OLD", OTHER_KEY);
-    let rotating = p.doctor(both).await;
-    assert_eq!(rotating.code, Some(0));
-    assert!(
-        rotating.warned("secrets") && rotating.text.contains("millrace secrets reseal"),
-        "{}",
-        rotating.text
-    );
-    // Sealed anew, the old key is needed no more, and the doctor says so.
-    let resealed = p.command(&["secrets", "reseal"], both).await;
-    assert_eq!(resealed.code, Some(0), "{}", resealed.text);
-    assert!(
-        resealed.text.contains("\"resealed\": 1"),
-        "{}",
-        resealed.text
-    );
-    let done = p.doctor(both).await;
-    assert!(done.text.contains("needed no more"), "{}", done.text);
-    assert!(!p.doctor(other).await.warned("secrets"));
-    let lost = p.command(&["secrets", "reseal"], |l| l).await;
-    assert_eq!(lost.code, Some(1), "{}", lost.text);
-    assert!(lost.text.contains("nw_1"), "{}", lost.text);
-    let back = |l: Launch| l.env("MILLRACE_SECRET_KEY_OLD", OTHER_KEY);
-    assert_eq!(p.command(&["secrets", "reseal"], back).await.code, Some(0));
+    assert_eq!(p.doctor(both).await.code, Some(0));
 }
 
 #[tokio::test]

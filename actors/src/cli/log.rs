@@ -15,6 +15,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio_postgres::Client;
 
+/// How often a broker is asked for a topic that it does not know.
+const HEARD_WITHIN: u32 = 10;
+
 /// Beginning and end of one partition of one topic.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ends {
@@ -125,9 +128,22 @@ impl Log {
         }
     }
 
+    /// As [`Log::partitions`], patient with a broker that has not heard yet of a topic that was just made.
+    async fn told(&self, client: &Client, topic: &TopicRef) -> anyhow::Result<Option<i32>> {
+        for _ in 0..HEARD_WITHIN {
+            match self.partitions(client, topic).await? {
+                None if self.backend() == Backend::Kafka => {
+                    tokio::time::sleep(Duration::from_millis(200)).await;
+                }
+                told => return Ok(told),
+            }
+        }
+        Ok(None)
+    }
+
     /// Fails unless log and catalogue agree on a topic.
     pub async fn agrees(&self, client: &Client, topic: &TopicRef) -> anyhow::Result<()> {
-        match self.partitions(client, topic).await? {
+        match self.told(client, topic).await? {
             Some(n) if n == topic.partitions => match self.remade(client, topic).await? {
                 None => Ok(()),
                 Some(_) => bail!(remade(topic)),

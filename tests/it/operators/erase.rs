@@ -146,12 +146,19 @@ async fn fill(store: &Client) -> (i32, Uuid) {
     (acme, outbox::id_of(pixel, 11))
 }
 
+/// Tables in which a text stands, in any case, as text or as bytes.
 fn is_in(all: &[(String, String)], text: &str) -> Vec<String> {
-    let hex: String = text.bytes().map(|b| format!("{b:02x}")).collect();
+    let hex = |text: &str| -> String { text.bytes().map(|b| format!("{b:02x}")).collect() };
+    let shapes = [
+        text.to_lowercase(),
+        hex(text),
+        hex(&text.to_lowercase()),
+        hex(&text.to_uppercase()),
+    ];
     all.iter()
         .filter(|(_, rows)| {
             let rows = rows.to_lowercase();
-            rows.contains(&text.to_lowercase()) || rows.contains(&hex)
+            shapes.iter().any(|shape| rows.contains(shape))
         })
         .map(|(name, _)| name.clone())
         .collect()

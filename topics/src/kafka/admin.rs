@@ -70,8 +70,8 @@ impl KafkaAdmin {
         )?)
     }
 
-    /// Creates a topic unless it is there; answers whether it was made now. Its `max.message.bytes` takes a full request of
-    /// the producer.
+    /// Creates a topic unless it is there; answers whether it was made now, once a broker tells of it: the controller says yes
+    /// before the brokers know. Its `max.message.bytes` takes a full request of the producer.
     ///
     /// # Errors
     /// [`KafkaAdminError`].
@@ -91,10 +91,22 @@ impl KafkaAdmin {
             })
             .await?;
         match answer {
-            Ok(()) => Ok(true),
+            Ok(()) => self.until_told(name).await.map(|()| true),
             Err(RDKafkaErrorCode::TopicAlreadyExists) => Ok(false),
             Err(code) => Err(refused(name, code)),
         }
+    }
+
+    async fn until_told(&self, name: &str) -> Result<(), KafkaAdminError> {
+        let deadline = Instant::now() + ALL;
+        while self.partitions(name).await?.is_none() {
+            if Instant::now() >= deadline {
+                let reason = format!("`{name}` was made, and no broker tells of it");
+                return Err(KafkaAdminError::Unavailable(reason));
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        Ok(())
     }
 
     /// Raises the number of partitions of a topic to `partitions`.
