@@ -5,6 +5,7 @@ mod channels;
 mod groups;
 mod http;
 mod observe;
+mod remade;
 mod roles;
 
 pub use roles::Roles;
@@ -145,12 +146,22 @@ impl Process {
             tokio::spawn(maintenance::keep(
                 database.clone(),
                 clock,
-                settings.delivery.clone(),
+                settings.clone(),
                 retention,
             )),
             tokio::spawn(plan.metrics.upkeep()),
-            tokio::spawn(observe::keep(database.for_role("observe"), log, topics)),
+            tokio::spawn(observe::keep(
+                database.for_role("observe"),
+                log.clone(),
+                topics.clone(),
+            )),
         ]);
+        if !works.groups.is_empty() && log.backend() == Backend::Kafka {
+            let database = database.for_role("topics");
+            works
+                .tasks
+                .push(tokio::spawn(remade::watch(database, log, topics)));
+        }
         Ok(Process { http, works })
     }
 
@@ -329,6 +340,7 @@ async fn topics(
     for topic in &topics {
         log.agrees(client, topic).await?;
     }
+    log.remember(client, &topics).await?;
     Ok(topics)
 }
 
