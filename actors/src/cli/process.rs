@@ -291,16 +291,8 @@ async fn migrated(database: &Database) -> anyhow::Result<Client> {
     let begun = Instant::now();
     let mut told = false;
     loop {
-        let refused = match migrate::migrate(database).await {
-            Ok(report) => {
-                if !report.applied.is_empty() {
-                    tracing::info!(
-                        applied = report.applied.join(", "),
-                        "schema brought up to date"
-                    );
-                }
-                return Ok(database.single().await?.0);
-            }
+        let refused = match migrated_now(database).await {
+            Ok(client) => return Ok(client),
             Err(migrate::MigrateError::Database(DatabaseError::Connect { at, source })) => {
                 format!("the database at {at} does not answer: {}", chain(&source))
             }
@@ -318,6 +310,19 @@ async fn migrated(database: &Database) -> anyhow::Result<Client> {
         }
         tokio::time::sleep(Duration::from_millis(500)).await;
     }
+}
+
+/// A connection to a database whose schema is up to date, without waiting: each of the two that it takes may be refused.
+async fn migrated_now(database: &Database) -> Result<Client, migrate::MigrateError> {
+    let report = migrate::migrate(database).await?;
+    if !report.applied.is_empty() {
+        tracing::info!(
+            applied = report.applied.join(", "),
+            "schema brought up to date"
+        );
+    }
+    let (client, _driver) = database.single().await?;
+    Ok(client)
 }
 
 async fn topics(
