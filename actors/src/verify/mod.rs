@@ -4,10 +4,10 @@
 //! transaction, so what must hold holds in every snapshot, and a deployment at full load is seen at one moment. It works on a
 //! replica and under a role that may only SELECT. Differences are streamed; a bounded number of examples is kept.
 //!
-//! One file a family of checks: [`consumed`], [`outcomes`], [`ends`] (records); [`identities`], [`bookings`], [`parked`],
-//! [`dead_letters`] (the ledger); [`outbox`], [`send_log`], [`leases`], [`causes`] (delivery); [`positions`], [`emits`],
-//! [`log`] (the streams). [`kept`] says what retention has left: nothing dropped on purpose is called lost. [`check`] has
-//! their names and words, [`report`] what is found, [`snapshot`] the transaction.
+//! One file a family of checks: `consumed`, `outcomes`, `ends` (records); `identities`, `bookings`, `parked`,
+//! `dead_letters` (the ledger); `outbox`, `send_log`, `leases`, `causes` (delivery); `positions`, `emits`,
+//! `log` (the streams). `kept` says what retention has left: nothing dropped on purpose is called lost. `check` has
+//! their names and words, `report` what is found, `snapshot` the transaction.
 //!
 //! **What it cannot answer**, since only whoever made the records knows it:
 //! - whether a record that a door acknowledged is in the log at all, and with the bytes that were sent;
