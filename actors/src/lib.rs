@@ -11,6 +11,7 @@
 //!   here and nowhere else.
 //! - [`attribution`]: visits, clicks, postbacks, conversions: `decide` is pure, `actor` is the shell, `store` its SQL.
 //! - [`delivery`]: the outbox, and one folder a channel: the only way out.
+//! - [`erasure`]: a person's contact taken out of everything that is stored.
 //! - [`ingress`]: one file a door.
 //! - [`api`]: the admin API, mounted from one registry of operations.
 //! - [`sealing`]: secrets at rest.
@@ -24,6 +25,7 @@ pub mod api;
 pub mod attribution;
 pub mod cli;
 pub mod delivery;
+pub mod erasure;
 pub mod ingress;
 pub mod postgres;
 pub mod runtime;

@@ -3,6 +3,8 @@
 //! A blob is `1`, the key's id (8 bytes of a SHA-256 over it), a random nonce (12), ciphertext and tag. What a blob is for
 //! (`network-secret:nw_…`) is authenticated with it, so that one moved to another row does not open.
 
+pub mod stored;
+
 use aes_gcm::aead::{Aead, KeyInit, Payload};
 use aes_gcm::{Aes256Gcm, Key, Nonce};
 use base64::Engine;
@@ -40,6 +42,17 @@ pub enum SealError {
         /// What failed.
         error: std::io::Error,
     },
+}
+
+/// Which key a blob names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Under {
+    /// `MILLRACE_SECRET_KEY`.
+    Current,
+    /// `MILLRACE_SECRET_KEY_OLD`.
+    Old,
+    /// Neither, or it is no blob.
+    Unknown,
 }
 
 struct SealKey {
@@ -133,6 +146,27 @@ impl Seals {
     #[must_use]
     pub fn is_configured(&self) -> bool {
         self.current.is_some()
+    }
+
+    /// Whether there is an old key.
+    #[must_use]
+    pub fn has_old(&self) -> bool {
+        self.old.is_some()
+    }
+
+    /// The key that a blob names; whether it opens is another question.
+    #[must_use]
+    pub fn under(&self, blob: &[u8]) -> Under {
+        let id = blob
+            .split_first()
+            .filter(|(form, _)| **form == FORM)
+            .and_then(|(_, rest)| rest.first_chunk::<KEY_ID>());
+        let named = |key: &Option<SealKey>| key.as_ref().is_some_and(|k| Some(&k.id) == id);
+        match (named(&self.current), named(&self.old)) {
+            (true, _) => Under::Current,
+            (false, true) => Under::Old,
+            (false, false) => Under::Unknown,
+        }
     }
 
     /// Seals a secret for a purpose.
@@ -297,6 +331,10 @@ mod tests {
             seals(Some(B), None).open("p", &blob),
             Err(SealError::UnknownKey(_))
         ));
+        assert_eq!(seals(Some(A), Some(B)).under(&blob), Under::Current);
+        assert_eq!(seals(Some(B), Some(A)).under(&blob), Under::Old);
+        assert_eq!(seals(Some(B), None).under(&blob), Under::Unknown);
+        assert_eq!(seals(Some(A), None).under(&blob[..5]), Under::Unknown);
         assert!(matches!(
             seals(None, Some(A)).seal("p", b"x"),
             Err(SealError::Unconfigured)

@@ -24,6 +24,8 @@ pub struct Settings {
     pub runtime: Runtime,
     /// Attribution.
     pub attribution: Attribution,
+    /// How long facts are kept.
+    pub retention: Retention,
     /// Delivery.
     pub delivery: Delivery,
     /// What this process tells about itself.
@@ -220,6 +222,21 @@ impl Default for Attribution {
             slice_clicks: 100_000,
         }
     }
+}
+
+/// How long facts are kept, in whole days since their acceptance; 0: for ever. Whole days are dropped; what makes a second
+/// conversion the same as the first outlives them. Outbox and send log: see [`Delivery`].
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Retention {
+    /// Visits and clicks. A postback for a visit that is gone waits in vain.
+    pub visits_days: u16,
+    /// Conversions with their history.
+    pub conversions_days: u16,
+    /// The log of postbacks, and of visits and clicks that could never be booked.
+    pub postbacks_days: u16,
+    /// Dead letters that were replayed or discarded, since then; open ones stay.
+    pub dead_letters_days: u16,
 }
 
 /// Delivery: what leaves the building. Each channel's own keys are described with the channel.

@@ -18,5 +18,15 @@ pub mod time;
 /// dead letter, since a newer build can read it.
 pub const WIRE_VERSION: u16 = 1;
 
+/// The wire version that a record says it is of, whether or not the rest of it can be read; `None`: it says none.
+#[must_use]
+pub fn wire_version(payload: &[u8]) -> Option<u64> {
+    #[derive(serde::Deserialize)]
+    struct Version {
+        v: u64,
+    }
+    serde_json::from_slice::<Version>(payload).ok().map(|v| v.v)
+}
+
 /// Greatest nesting of any JSON that a door accepts.
 pub const MAX_JSON_DEPTH: usize = 32;

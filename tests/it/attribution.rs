@@ -1,5 +1,7 @@
 //! Attribution on real PostgreSQL: what the specification says, one sentence a test.
 
+mod newer;
+mod retention;
 mod sets_off;
 
 use millrace::runtime::clock::ManualClock;

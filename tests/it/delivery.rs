@@ -187,8 +187,8 @@ async fn a_wrong_key_at_the_start_pauses_and_ends_nothing() {
 /// Old days go; one with an open message stays until it has ended.
 #[tokio::test]
 async fn old_days_are_dropped_but_not_before_their_last_message_has_ended() {
-    use millrace::delivery::retention;
     use millrace::postgres::pool::Database;
+    use millrace::runtime::retention;
     use millrace::settings;
     let db = millrace_tests::postgres::TestDatabase::create().await;
     let store = db.client().await;
@@ -216,7 +216,7 @@ async fn old_days_are_dropped_but_not_before_their_last_message_has_ended() {
     };
     let database = Database::new(&database, "tests").unwrap();
     let wall = millrace_schemas::time::Micros::parse_rfc3339("2026-02-05T00:00:00Z").unwrap();
-    let kept = settings::Delivery::default();
+    let kept = settings::Settings::default();
     let gone = async || retention::once(&database, &kept, wall).await.unwrap();
     assert_eq!(gone().await, ["outbox_20260101", "outbox_20260103"]);
     store.batch_execute("DELETE FROM outbox_due").await.unwrap();

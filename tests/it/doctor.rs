@@ -347,7 +347,29 @@ async fn keys_ports_disks_and_settings_are_named() {
     let other = |l: Launch| l.env("MILLRACE_SECRET_KEY", OTHER_KEY);
     expect(&p.doctor(other).await, &["secrets", "nw_1"]);
     let both = |l: Launch| other(l).env("MILLRACE_SECRET_KEY_OLD", KEY);
-    assert_eq!(p.doctor(both).await.code, Some(0));
+    let rotating = p.doctor(both).await;
+    assert_eq!(rotating.code, Some(0));
+    assert!(
+        rotating.warned("secrets") && rotating.text.contains("millrace secrets reseal"),
+        "{}",
+        rotating.text
+    );
+    // Sealed anew, the old key is needed no more, and the doctor says so.
+    let resealed = p.command(&["secrets", "reseal"], both).await;
+    assert_eq!(resealed.code, Some(0), "{}", resealed.text);
+    assert!(
+        resealed.text.contains("\"resealed\": 1"),
+        "{}",
+        resealed.text
+    );
+    let done = p.doctor(both).await;
+    assert!(done.text.contains("needed no more"), "{}", done.text);
+    assert!(!p.doctor(other).await.warned("secrets"));
+    let lost = p.command(&["secrets", "reseal"], |l| l).await;
+    assert_eq!(lost.code, Some(1), "{}", lost.text);
+    assert!(lost.text.contains("nw_1"), "{}", lost.text);
+    let back = |l: Launch| l.env("MILLRACE_SECRET_KEY_OLD", OTHER_KEY);
+    assert_eq!(p.command(&["secrets", "reseal"], back).await.code, Some(0));
 
     // Somebody else's web server, and doors that are not ready.
     for (body, named) in [

@@ -51,7 +51,7 @@ impl Api {
 }
 
 /// Every row of every table, as text.
-async fn tables(store: &Client) -> Vec<(String, String)> {
+pub(crate) async fn tables(store: &Client) -> Vec<(String, String)> {
     let names = store
         .query(
             "SELECT c.oid::regclass::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace

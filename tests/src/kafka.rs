@@ -21,6 +21,8 @@ const READY: Duration = Duration::from_secs(90);
 /// Small internal topics: the first join of a group need not wait for 50 partitions.
 const SMALL: &str = "\noffsets.topic.num.partitions=4\ntransaction.state.log.num.partitions=4\n\
                      share.coordinator.state.topic.num.partitions=2\n";
+/// What a node says that finds its port taken.
+const TAKEN: &str = "Address already in use";
 const PREFIX: &str = "millrace-test-kafka-";
 
 /// Whether tests are to do without Kafka.
@@ -90,6 +92,10 @@ impl Node {
         }
     }
 
+    fn has_ended(&mut self) -> Option<std::process::ExitStatus> {
+        self.child.as_mut()?.try_wait().ok().flatten()
+    }
+
     fn log_tail(&self) -> String {
         let log = std::fs::read_to_string(self.folder.join("log")).unwrap_or_default();
         let lines: Vec<&str> = log.lines().collect();
@@ -145,15 +151,16 @@ impl Kafka {
     }
 
     fn single(properties: &str, format: &[&str], proxied: bool) -> Kafka {
-        let ports = [free_port(), free_port()];
-        let [port, controller] = ports;
-        let template = include_str!("../kafka/single.properties.tmpl");
-        let node = prepare(template, port, proxied, |text| {
-            text.replace("@CONTROLLER_PORT@", &controller.to_string()) + SMALL + properties
-        });
-        let id = random_uuid();
-        storage(&node, &id, &[&["--standalone"], format].concat());
-        Kafka::up(vec![node])
+        Kafka::up(|| {
+            let [port, controller] = [free_port(), free_port()];
+            let template = include_str!("../kafka/single.properties.tmpl");
+            let node = prepare(template, port, proxied, |text| {
+                text.replace("@CONTROLLER_PORT@", &controller.to_string()) + SMALL + properties
+            });
+            let id = random_uuid();
+            storage(&node, &id, &[&["--standalone"], format].concat());
+            vec![node]
+        })
     }
 
     /// Three brokers, each also a controller; topics have three replicas, of which two must be in sync. Blocks for about
@@ -176,34 +183,46 @@ impl Kafka {
     }
 
     fn cluster(properties: &str, proxied: bool) -> Kafka {
-        let ports: Vec<(u16, u16)> = (0..3).map(|_| (free_port(), free_port())).collect();
-        let voters = ports
-            .iter()
-            .enumerate()
-            .map(|(i, (_, controller))| format!("{}@127.0.0.1:{controller}", i + 1))
-            .collect::<Vec<_>>()
-            .join(",");
-        let template = include_str!("../kafka/cluster.properties.tmpl");
-        let id = random_uuid();
-        let nodes = ports
-            .iter()
-            .enumerate()
-            .map(|(i, (port, controller))| {
-                let node = prepare(template, *port, proxied, |text| {
-                    text.replace("@NODE_ID@", &(i + 1).to_string())
-                        .replace("@VOTERS@", &voters)
-                        .replace("@CONTROLLER_PORT@", &controller.to_string())
-                        + SMALL
-                        + properties
-                });
-                storage(&node, &id, &[]);
-                node
-            })
-            .collect();
-        Kafka::up(nodes)
+        Kafka::up(|| {
+            let ports: Vec<(u16, u16)> = (0..3).map(|_| (free_port(), free_port())).collect();
+            let voters = ports
+                .iter()
+                .enumerate()
+                .map(|(i, (_, controller))| format!("{}@127.0.0.1:{controller}", i + 1))
+                .collect::<Vec<_>>()
+                .join(",");
+            let template = include_str!("../kafka/cluster.properties.tmpl");
+            let id = random_uuid();
+            ports
+                .iter()
+                .enumerate()
+                .map(|(i, (port, controller))| {
+                    let node = prepare(template, *port, proxied, |text| {
+                        text.replace("@NODE_ID@", &(i + 1).to_string())
+                            .replace("@VOTERS@", &voters)
+                            .replace("@CONTROLLER_PORT@", &controller.to_string())
+                            + SMALL
+                            + properties
+                    });
+                    storage(&node, &id, &[]);
+                    node
+                })
+                .collect()
+        })
     }
 
-    fn up(mut nodes: Vec<Node>) -> Kafka {
+    /// Nodes are prepared anew where one finds a port taken: it was free when it was chosen.
+    fn up(prepare: impl Fn() -> Vec<Node>) -> Kafka {
+        for _ in 0..5 {
+            match Kafka::try_up(prepare()) {
+                Ok(kafka) => return kafka,
+                Err(why) => assert!(why.contains(TAKEN), "{why}"),
+            }
+        }
+        panic!("no free ports for Kafka");
+    }
+
+    fn try_up(mut nodes: Vec<Node>) -> Result<Kafka, String> {
         nodes.iter_mut().for_each(Node::launch);
         let brokers = nodes
             .iter()
@@ -214,8 +233,8 @@ impl Kafka {
             nodes: nodes.into_iter().map(Mutex::new).collect(),
             brokers,
         };
-        kafka.wait_ready(kafka.nodes.len());
-        kafka
+        kafka.ready(kafka.nodes.len())?;
+        Ok(kafka)
     }
 
     /// `bootstrap.servers`.
@@ -309,20 +328,30 @@ impl Kafka {
         self.wait_ready(self.nodes.len());
     }
 
+    /// Waits for a restart: its ports must be the same, and who has taken one meanwhile lets go of it some time.
     fn wait_ready(&self, brokers: usize) {
+        let deadline = Instant::now() + READY;
+        while let Err(why) = self.ready(brokers) {
+            let again = why.contains(TAKEN) && Instant::now() < deadline;
+            assert!(again, "{why}");
+            std::thread::park_timeout(Duration::from_millis(200));
+            for n in 0..self.nodes.len() {
+                let mut node = self.node(n);
+                if node.has_ended().is_some() {
+                    node.launch();
+                }
+            }
+        }
+    }
+
+    fn ready(&self, brokers: usize) -> Result<(), String> {
         let deadline = Instant::now() + READY;
         loop {
             for n in 0..self.nodes.len() {
                 let mut node = self.node(n);
-                let ended = node
-                    .child
-                    .as_mut()
-                    .and_then(|c| c.try_wait().ok().flatten());
-                assert!(
-                    ended.is_none(),
-                    "Kafka ended ({ended:?}): {}",
-                    node.log_tail()
-                );
+                if let Some(ended) = node.has_ended() {
+                    return Err(format!("Kafka ended ({ended:?}): {}", node.log_tail()));
+                }
             }
             let client: BaseConsumer = ClientConfig::new()
                 .set("bootstrap.servers", &self.brokers)
@@ -334,13 +363,12 @@ impl Kafka {
                 .fetch_metadata(None, Duration::from_secs(2))
                 .map_or(0, |m| m.brokers().len());
             if found >= brokers {
-                return;
+                return Ok(());
             }
-            assert!(
-                Instant::now() < deadline,
-                "Kafka does not answer: {}",
-                self.node(0).log_tail()
-            );
+            if Instant::now() >= deadline {
+                let said = self.node(0).log_tail();
+                return Err(format!("Kafka does not answer: {said}"));
+            }
             std::thread::park_timeout(Duration::from_millis(50));
         }
     }

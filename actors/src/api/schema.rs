@@ -1,7 +1,7 @@
 //! JSON Schemas of inputs and answers, inputs checked by them, and the class of every field of an answer.
 //!
-//! Classes stand in the schema itself (`x-class`): `open`, `identity` (needs `reports:identity`) or `secret` (never leaves
-//! but where an operation is there to show it once). Redaction happens here and nowhere else.
+//! Classes stand in the schema itself (`x-class`): `open`, `identity` (needs `reports:identity`), `url` (its query is identity)
+//! or `secret` (never leaves but where an operation is there to show it once). Redaction happens here and nowhere else.
 
 use super::faults::Faults;
 use super::json::pointer_part;
@@ -120,6 +120,8 @@ pub fn redact(value: &mut Value, schema: &Value, sight: Sight) {
                     Some("open") => redact(member, property, sight),
                     Some("identity") if sight.identity => redact(member, property, sight),
                     Some("identity") => keep_open_keys(member, property),
+                    Some("url") if sight.identity => {}
+                    Some("url") => hide_query(member),
                     Some("secret") if sight.secrets => {}
                     // Unclassed cannot be (a test walks every schema); were it, it would not leave.
                     _ => *member = Value::Null,
@@ -134,6 +136,15 @@ pub fn redact(value: &mut Value, schema: &Value, sight: Sight) {
             }
         }
         _ => {}
+    }
+}
+
+/// What stands in place of a URL's query for whoever may not see it; no URL ends so.
+pub const HIDDEN_QUERY: &str = "?…";
+
+fn hide_query(member: &mut Value) {
+    if let Some((page, _)) = member.as_str().and_then(|url| url.split_once('?')) {
+        *member = Value::String(format!("{page}{HIDDEN_QUERY}"));
     }
 }
 
@@ -187,7 +198,7 @@ fn look(schema: &Value, path: String, found: &mut Vec<String>) {
                     {
                         found.push(format!("{path}: free JSON is identity"));
                     }
-                    Some("open" | "identity" | "secret") => {}
+                    Some("open" | "identity" | "secret" | "url") => {}
                     _ => found.push(path.clone()),
                 }
                 look(property, path, found);
@@ -305,6 +316,8 @@ mod tests {
         contact: Option<String>,
         #[schemars(extend("x-class" = "identity", "x-open-keys" = ["utm_source"]))]
         params: Option<Value>,
+        #[schemars(extend("x-class" = "url"))]
+        url: Option<String>,
         #[schemars(extend("x-class" = "open"))]
         one: Option<Inner>,
         #[schemars(range(min = 1, max = 5), extend("x-class" = "open"))]
@@ -313,7 +326,7 @@ mod tests {
 
     fn sample() -> Value {
         json!({"list": [{"key": "k", "name": "n"}], "contact": "c", "params": {"utm_source": "a", "x": 1},
-               "one": {"key": "k", "name": null}, "n": 3})
+               "url": "https://x.example/hook?key=1", "one": {"key": "k", "name": null}, "n": 3})
     }
 
     #[test]
@@ -324,7 +337,7 @@ mod tests {
         assert_eq!(
             low,
             json!({"list": [{"key": null, "name": "n"}], "contact": null, "params": {"utm_source": "a"},
-                   "one": {"key": null, "name": null}, "n": 3})
+                   "url": "https://x.example/hook?…", "one": {"key": null, "name": null}, "n": 3})
         );
         let mut high = sample();
         redact(

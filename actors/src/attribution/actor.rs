@@ -11,11 +11,11 @@ use crate::runtime::vertical::{
     DecodeError, Decoded, Effects, Frontier, Item, Raw, Start, Vertical,
 };
 use crate::settings;
-use millrace_schemas::WIRE_VERSION;
 use millrace_schemas::click::ClickRecord;
 use millrace_schemas::ids::{ClickKey, RecordId};
 use millrace_schemas::postback::{PostbackRecord, Replay, click_id_of};
 use millrace_schemas::time::{Micros, Now};
+use millrace_schemas::{WIRE_VERSION, wire_version};
 use millrace_topics::catalogue::{self, GroupSpec};
 use millrace_topics::contract::TopicRef;
 
@@ -65,18 +65,10 @@ impl Attribution {
     }
 }
 
-/// Reads the version of what could not be read whole: a newer build's record is no dead letter.
-fn version_of(payload: &[u8]) -> Option<u16> {
-    #[derive(serde::Deserialize)]
-    struct Version {
-        v: u16,
-    }
-    serde_json::from_slice::<Version>(payload).ok().map(|v| v.v)
-}
-
 fn unreadable(payload: &[u8], error: &serde_json::Error) -> DecodeError {
-    match version_of(payload) {
-        Some(v) if v > WIRE_VERSION => DecodeError::Newer(v),
+    // However far ahead it is, a newer build's record is no dead letter.
+    match wire_version(payload) {
+        Some(v) if v > u64::from(WIRE_VERSION) => DecodeError::Newer(v),
         // The category and place alone: the message could quote a contact.
         _ => DecodeError::Undecodable(format!(
             "{:?} at column {}",
@@ -111,7 +103,7 @@ impl Vertical for Attribution {
             let record: PostbackRecord =
                 serde_json::from_slice(payload).map_err(|e| unreadable(payload, &e))?;
             if record.v > WIRE_VERSION {
-                return Err(DecodeError::Newer(record.v));
+                return Err(DecodeError::Newer(u64::from(record.v)));
             }
             let click_id = click_id_of(&record.query);
             let key = (!click_id.is_empty()).then(|| ClickKey::new(record.workspace, &click_id));
@@ -125,7 +117,7 @@ impl Vertical for Attribution {
         let record: ClickRecord =
             serde_json::from_slice(payload).map_err(|e| unreadable(payload, &e))?;
         if record.v > WIRE_VERSION {
-            return Err(DecodeError::Newer(record.v));
+            return Err(DecodeError::Newer(u64::from(record.v)));
         }
         let key = record.key();
         Ok(Decoded {

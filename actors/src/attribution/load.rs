@@ -3,6 +3,7 @@
 use super::decide::{Due, Record};
 use super::slice::{Click, SeenVisit, Slice, Waiting, Waits};
 use crate::postgres::types::Tz;
+use crate::runtime::core::needs_newer;
 use crate::runtime::session::{Failure, Session};
 use crate::runtime::vertical::Item;
 use hashbrown::{HashMap, HashSet};
@@ -10,6 +11,7 @@ use millrace_schemas::click::{ClickRecord, Kind};
 use millrace_schemas::ids::{ClickKey, FUTURE_SKEW_SECS, RecordId};
 use millrace_schemas::postback::PostbackRecord;
 use millrace_schemas::time::Micros;
+use millrace_schemas::{WIRE_VERSION, wire_version};
 use std::sync::Arc;
 use uuid::Uuid;
 
@@ -155,7 +157,19 @@ async fn fetch(
 /// Its payload is no record: the build that wrote it was another.
 fn waiting(row: &tokio_postgres::Row) -> Result<Option<Waiting>, Failure> {
     let payload: &[u8] = row.get(6);
-    let read = |e: serde_json::Error| Failure::Stop(format!("a parked record cannot be read: {e}"));
+    let id = RecordId::from_uuid(row.get(2));
+    // A newer build may have parked it before this one was put back.
+    if let Some(version) = wire_version(payload).filter(|v| *v > u64::from(WIRE_VERSION)) {
+        return Err(Failure::Stop(needs_newer(version, &format!("parked {id}"))));
+    }
+    // The category alone: the message could quote a contact.
+    let read = |e: serde_json::Error| {
+        Failure::Stop(format!(
+            "parked record {id} cannot be read: {:?} at column {}",
+            e.classify(),
+            e.column()
+        ))
+    };
     let what = match row.get::<_, &str>(5) {
         "postback" => {
             Waits::Postback(serde_json::from_slice::<PostbackRecord>(payload).map_err(read)?)
@@ -165,7 +179,7 @@ fn waiting(row: &tokio_postgres::Row) -> Result<Option<Waiting>, Failure> {
         )),
     };
     Ok(Some(Waiting {
-        id: RecordId::from_uuid(row.get(2)),
+        id,
         accepted_at: row.get::<_, Tz>(3).0,
         deadline: row.get::<_, Tz>(4).0,
         payload: payload.into(),

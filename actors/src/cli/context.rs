@@ -3,8 +3,10 @@
 use super::output::Listing;
 use crate::postgres::pool::Database;
 use crate::postgres::{migrate, server};
+use crate::sealing::{SealError, Seals};
 use crate::settings::Settings;
 use anyhow::{Context as _, bail};
+use std::path::PathBuf;
 use tokio_postgres::Client;
 
 /// Settings and the form of answers.
@@ -38,6 +40,18 @@ impl Context {
             settings.database.url = server::running_url(&settings.database.data_dir);
         }
         settings
+    }
+
+    /// The keys of secrets: from the environment, else from the file of the `millrace up` that runs here, which is named then.
+    ///
+    /// # Errors
+    /// A key is malformed, or the file cannot be read.
+    pub fn seals(&self) -> (Result<Seals, SealError>, Option<PathBuf>) {
+        let file = self.settings.database.data_dir.join("secret.key");
+        match std::env::var_os("MILLRACE_SECRET_KEY").is_none() && file.is_file() {
+            true => (Seals::from_environment_or_file(&file), Some(file)),
+            false => (Seals::from_environment(), None),
+        }
     }
 
     /// Where the database is.

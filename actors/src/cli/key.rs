@@ -1,8 +1,10 @@
-//! `millrace key create|list|revoke`: API keys, at the terminal without a key.
+//! `millrace key create|list|rotate|revoke`: API keys, at the terminal without a key.
 
 use super::Context;
 use super::output::Listing;
+use crate::api::faults::ChangeError;
 use crate::api::key_store::{self, KeyRow, NewKey, Within};
+use crate::api::keys::ApiKey;
 use crate::api::workspaces;
 use anyhow::Context as _;
 use millrace_schemas::time::Micros;
@@ -24,6 +26,17 @@ pub(super) enum Args {
         /// The workspace's id; without it, keys of the deployment.
         #[arg(long)]
         workspace: Option<String>,
+    },
+    /// Give a key a new secret, shown once; the old one works on for `--overlap`.
+    #[command(after_help = "Examples:\n  \
+        millrace key rotate rk_0123456789ab\n  \
+        millrace key rotate rk_0123456789ab --overlap 0     (the old one is known to others: it ends now)")]
+    Rotate {
+        /// `rk_…`, the part before the dot.
+        id: String,
+        /// How long the old secret works too, in seconds; at most a week.
+        #[arg(long, default_value_t = 3_600)]
+        overlap: i64,
     },
     /// Revoke a key; it stops working everywhere within a second.
     #[command(after_help = "Examples:\n  millrace key revoke rk_0123456789ab")]
@@ -77,15 +90,17 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<ExitCod
             let tx = client.transaction().await?;
             let (row, key) = key_store::create(&tx, &wanted, None).await?;
             tx.commit().await?;
-            let mut value = describe(&row, &slugs);
-            if let Some(object) = value.as_object_mut() {
-                object.insert("key".to_owned(), json!(key.reveal()));
-            }
-            // The key alone on stdout, so that it can be put into a variable; the advice beside it.
-            if !context.json() {
-                eprintln!("the key, shown once; it is stored as a hash alone:");
-            }
-            context.say(&key.reveal(), &value)?;
+            show(context, &key, describe(&row, &slugs))?;
+        }
+        Args::Rotate { id, overlap } => {
+            let tx = client.transaction().await?;
+            let rotated = key_store::rotate(&tx, Within::Anywhere, &id, overlap, "cli").await;
+            let (row, key) = match rotated {
+                Err(ChangeError::NotFound) => return Err(unknown(&id)),
+                other => other?,
+            };
+            tx.commit().await?;
+            show(context, &key, describe(&row, &slugs))?;
         }
         Args::List { workspace } => {
             let workspace = number(&client, workspace.as_deref()).await?;
@@ -122,11 +137,10 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<ExitCod
         }
         Args::Revoke { id } => {
             let tx = client.transaction().await?;
-            let row = key_store::revoke(&tx, Within::Anywhere, &id, "cli")
-                .await
-                .with_context(|| {
-                    format!("no key `{id}`; `millrace key list --workspace ID` shows them")
-                })?;
+            let row = match key_store::revoke(&tx, Within::Anywhere, &id, "cli").await {
+                Err(ChangeError::NotFound) => return Err(unknown(&id)),
+                other => other?,
+            };
             tx.commit().await?;
             context.say(
                 &format!("{} is revoked", row.key_id),
@@ -135,6 +149,21 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<ExitCod
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn unknown(id: &str) -> anyhow::Error {
+    anyhow::anyhow!("no key `{id}`; `millrace key list --workspace ID` shows them")
+}
+
+/// The key alone on stdout, so that it can be put into a variable; the advice beside it.
+fn show(context: &Context, key: &ApiKey, mut value: serde_json::Value) -> anyhow::Result<()> {
+    if let Some(object) = value.as_object_mut() {
+        object.insert("key".to_owned(), json!(key.reveal()));
+    }
+    if !context.json() {
+        eprintln!("the key, shown once; it is stored as a hash alone:");
+    }
+    context.say(&key.reveal(), &value)
 }
 
 async fn number(

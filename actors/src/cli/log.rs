@@ -15,6 +15,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio_postgres::Client;
 
+/// How often a broker is asked for a topic that it does not know.
+const HEARD_WITHIN: u32 = 10;
+
 /// Beginning and end of one partition of one topic.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ends {
@@ -125,10 +128,26 @@ impl Log {
         }
     }
 
+    /// As [`Log::partitions`], patient with a broker that has not heard yet of a topic that was just made.
+    async fn told(&self, client: &Client, topic: &TopicRef) -> anyhow::Result<Option<i32>> {
+        for _ in 0..HEARD_WITHIN {
+            match self.partitions(client, topic).await? {
+                None if self.backend() == Backend::Kafka => {
+                    tokio::time::sleep(Duration::from_millis(200)).await;
+                }
+                told => return Ok(told),
+            }
+        }
+        Ok(None)
+    }
+
     /// Fails unless log and catalogue agree on a topic.
     pub async fn agrees(&self, client: &Client, topic: &TopicRef) -> anyhow::Result<()> {
-        match self.partitions(client, topic).await? {
-            Some(n) if n == topic.partitions => Ok(()),
+        match self.told(client, topic).await? {
+            Some(n) if n == topic.partitions => match self.remade(client, topic).await? {
+                None => Ok(()),
+                Some(_) => bail!(remade(topic)),
+            },
             Some(n) => bail!(
                 "topic `{}` has {n} partitions in {}, but {} in the catalogue; counts change only by `millrace topics grow`",
                 topic.log_name,
@@ -141,6 +160,59 @@ impl Log {
                 self.name()
             ),
         }
+    }
+
+    /// The log's id of a topic, where it has one.
+    async fn topic_id(&self, topic: &TopicRef) -> anyhow::Result<Option<String>> {
+        match self {
+            Log::Postgres(_) => Ok(None),
+            Log::Kafka(s) => {
+                let names = vec![topic.log_name.clone()];
+                let ids = KafkaAdmin::new(s).topic_ids(names).await?;
+                Ok(ids.into_iter().flatten().next())
+            }
+        }
+    }
+
+    /// The id of the topic that has taken the place of the catalogue's, if another has.
+    pub async fn remade(
+        &self,
+        client: &Client,
+        topic: &TopicRef,
+    ) -> anyhow::Result<Option<String>> {
+        let known: Option<String> = client
+            .query_one(
+                "SELECT topic_id FROM topics WHERE topic_no = $1",
+                &[&topic.no],
+            )
+            .await?
+            .get(0);
+        let Some(known) = known else { return Ok(None) };
+        Ok(self.topic_id(topic).await?.filter(|id| *id != known))
+    }
+
+    /// Writes down which topics these are, where nobody has yet.
+    pub async fn remember(&self, client: &Client, topics: &[TopicRef]) -> anyhow::Result<()> {
+        for topic in topics {
+            let unknown = client
+                .query_opt(
+                    "SELECT 1 FROM topics WHERE topic_no = $1 AND topic_id IS NULL",
+                    &[&topic.no],
+                )
+                .await?;
+            if unknown.is_none() {
+                continue;
+            }
+            if let Some(id) = self.topic_id(topic).await? {
+                client
+                    .execute(
+                        "UPDATE topics SET topic_id = $2 WHERE topic_no = $1 AND topic_id IS NULL",
+                        &[&topic.no, &id],
+                    )
+                    .await?;
+            }
+        }
+        Ok(())
     }
 
     /// Beginning and end of every partition of these topics.
@@ -224,6 +296,18 @@ impl Log {
     }
 }
 
+/// What is said of a topic that was deleted and made anew.
+pub(super) fn remade(topic: &TopicRef) -> String {
+    format!(
+        "topic `{}` {REMADE}, and positions mean nothing in it; stop every process, then `millrace topics adopt --reason …` reads \
+         it from its beginning (what was unread in the former one is lost)",
+        topic.log_name
+    )
+}
+
+/// The words of it that are looked for.
+pub(super) const REMADE: &str = "was deleted and made anew behind the catalogue";
+
 /// Connections of the Postgres log's own threads.
 pub(super) fn connector(database: &Database) -> Connector {
     Connector::new(database.config().clone(), database.tls())
@@ -299,5 +383,7 @@ pub(super) async fn create_topics(
                 .with_context(|| format!("making topic `{}` in {}", topic.log_name, log.name()))?;
         }
     }
-    live_topics(client, log).await
+    let topics = live_topics(client, log).await?;
+    log.remember(client, &topics).await?;
+    Ok(topics)
 }

@@ -17,6 +17,7 @@ mod context;
 pub mod demo;
 mod dlq;
 mod doctor;
+mod erase;
 mod groups;
 mod key;
 mod lag;
@@ -28,6 +29,7 @@ mod output;
 mod positions;
 pub mod process;
 mod run;
+mod secrets;
 mod signals;
 mod topics;
 mod trace;
@@ -99,9 +101,14 @@ enum Command {
     /// Make and list workspaces.
     #[command(subcommand)]
     Workspace(workspace::Args),
-    /// Make, list and revoke API keys.
+    /// Make, list, rotate and revoke API keys.
     #[command(subcommand)]
     Key(key::Args),
+    /// Sealed secrets after a change of their key.
+    #[command(subcommand)]
+    Secrets(secrets::Args),
+    /// Take a person's contact out of everything that is stored.
+    Erase(erase::Args),
 }
 
 /// Runs the command line.
@@ -122,7 +129,7 @@ pub fn main() -> ExitCode {
 pub fn mounted(streams: Vec<Mount>) -> ExitCode {
     match prepare(None, false, false) {
         Ok(context) => {
-            let serving = run::serve(&context, process::Roles::NONE, streams);
+            let serving = run::serve(&context, process::Roles::NONE, streams, false);
             told(actix_rt::System::new().block_on(serving))
         }
         Err(code) => code,
@@ -189,6 +196,8 @@ fn dispatch(command: Command, context: Context) -> anyhow::Result<ExitCode> {
             Command::Verify(args) => verify::run(&context, args).await,
             Command::Workspace(args) => workspace::run(&context, args).await,
             Command::Key(args) => key::run(&context, args).await,
+            Command::Secrets(args) => secrets::run(&context, args).await,
+            Command::Erase(args) => erase::run(&context, args).await,
         }
     });
     // Nothing may hold the terminal after the answer.

@@ -5,6 +5,7 @@ mod channels;
 mod groups;
 mod http;
 mod observe;
+mod remade;
 mod roles;
 
 pub use roles::Roles;
@@ -145,12 +146,22 @@ impl Process {
             tokio::spawn(maintenance::keep(
                 database.clone(),
                 clock,
-                settings.delivery.clone(),
+                settings.clone(),
                 retention,
             )),
             tokio::spawn(plan.metrics.upkeep()),
-            tokio::spawn(observe::keep(database.for_role("observe"), log, topics)),
+            tokio::spawn(observe::keep(
+                database.for_role("observe"),
+                log.clone(),
+                topics.clone(),
+            )),
         ]);
+        if !works.groups.is_empty() && log.backend() == Backend::Kafka {
+            let database = database.for_role("topics");
+            works
+                .tasks
+                .push(tokio::spawn(remade::watch(database, log, topics)));
+        }
         Ok(Process { http, works })
     }
 
@@ -280,16 +291,8 @@ async fn migrated(database: &Database) -> anyhow::Result<Client> {
     let begun = Instant::now();
     let mut told = false;
     loop {
-        let refused = match migrate::migrate(database).await {
-            Ok(report) => {
-                if !report.applied.is_empty() {
-                    tracing::info!(
-                        applied = report.applied.join(", "),
-                        "schema brought up to date"
-                    );
-                }
-                return Ok(database.single().await?.0);
-            }
+        let refused = match migrated_now(database).await {
+            Ok(client) => return Ok(client),
             Err(migrate::MigrateError::Database(DatabaseError::Connect { at, source })) => {
                 format!("the database at {at} does not answer: {}", chain(&source))
             }
@@ -307,6 +310,19 @@ async fn migrated(database: &Database) -> anyhow::Result<Client> {
         }
         tokio::time::sleep(Duration::from_millis(500)).await;
     }
+}
+
+/// A connection to a database whose schema is up to date, without waiting: each of the two that it takes may be refused.
+async fn migrated_now(database: &Database) -> Result<Client, migrate::MigrateError> {
+    let report = migrate::migrate(database).await?;
+    if !report.applied.is_empty() {
+        tracing::info!(
+            applied = report.applied.join(", "),
+            "schema brought up to date"
+        );
+    }
+    let (client, _driver) = database.single().await?;
+    Ok(client)
 }
 
 async fn topics(
@@ -329,6 +345,7 @@ async fn topics(
     for topic in &topics {
         log.agrees(client, topic).await?;
     }
+    log.remember(client, &topics).await?;
     Ok(topics)
 }
 

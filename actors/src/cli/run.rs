@@ -3,6 +3,7 @@
 use super::Context;
 use super::process::{Plan, Process, Roles};
 use super::signals::Signals;
+use super::up::{HELD, RESTORED};
 use crate::runtime::mount::Mount;
 use crate::runtime::telemetry::Metrics;
 use crate::sealing::Seals;
@@ -16,19 +17,24 @@ use std::process::ExitCode;
 #[command(after_help = "Examples:\n  \
     millrace run --roles doors\n  \
     millrace run --roles attribution,delivery\n  \
+    millrace run --after-restore\n  \
     MILLRACE_LOG__BACKEND=kafka MILLRACE_LOG__BROKERS=kafka:9092 \\\n    \
     DATABASE_URL='postgres://millrace@db/millrace?sslmode=verify-full' millrace run")]
 pub(super) struct Args {
     /// What this process does: any of doors, attribution, delivery, admin.
     #[arg(long, default_value = "doors,attribution,delivery,admin")]
     roles: Roles,
+    /// The database was restored from a backup: nothing leaves, from any process, until `millrace outbox release --all-held`,
+    /// since what is due in it may have been sent after the backup was made. Start the first process so.
+    #[arg(long)]
+    after_restore: bool,
 }
 
 pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<ExitCode> {
     if context.settings().database.url.is_none() {
         bail!("no database: set DATABASE_URL, or use `millrace up`, which starts one");
     }
-    serve(context, args.roles, Vec::new()).await
+    serve(context, args.roles, Vec::new(), args.after_restore).await
 }
 
 /// A process of these roles and streams, until a signal ends it or a part of it dies.
@@ -36,6 +42,7 @@ pub(super) async fn serve(
     context: &Context,
     roles: Roles,
     also: Vec<Mount>,
+    after_restore: bool,
 ) -> anyhow::Result<ExitCode> {
     let mut signals = Signals::listen()?;
     let plan = Plan {
@@ -46,14 +53,18 @@ pub(super) async fn serve(
         metrics: Metrics::install()?,
         seals: Seals::from_environment()?,
         log_disk: None,
-        hold: None,
+        hold: after_restore.then_some(RESTORED),
     };
     let process = tokio::select! {
         process = Process::start(plan) => process?,
         _ = signals.next() => return Ok(ExitCode::SUCCESS),
     };
+    let mut text = process.greeting();
+    if after_restore {
+        text.push_str(HELD);
+    }
     context.say(
-        &process.greeting(),
+        &text,
         &json!({"doors": process.doors_url(), "admin": process.admin_url(), "roles": roles.name()}),
     )?;
     let failed = tokio::select! {

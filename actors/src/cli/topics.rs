@@ -1,8 +1,10 @@
-//! `millrace topics list|create|check|grow|switch`.
+//! `millrace topics list|create|check|grow|switch|adopt`.
 //!
 //! Growing makes a new generation of every topic of a group rather than more partitions of the old ones: the key of a record
 //! decides its partition, so old records would lie where the new count does not look for them. State needs no move: it is
 //! keyed by key, not by partition. The same step changes the backend.
+
+mod adopt;
 
 use super::Context;
 use super::log::{self, Log};
@@ -40,6 +42,16 @@ pub(super) enum Args {
         after_help = "Examples:\n  MILLRACE_LOG__BACKEND=kafka MILLRACE_LOG__BROKERS=kafka:9092 millrace topics switch"
     )]
     Switch,
+    /// Take topics as they are now that were deleted and made anew in Kafka behind our back, and read them from their beginning,
+    /// each as a new generation. What was unread in the former ones is lost. Stop every process first.
+    #[command(
+        after_help = "Examples:\n  millrace topics adopt --reason 'the cluster was set up again on Monday'"
+    )]
+    Adopt {
+        /// Why; kept in `position_changes`.
+        #[arg(long)]
+        reason: String,
+    },
 }
 
 pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<ExitCode> {
@@ -100,6 +112,18 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<ExitCod
                     new.name()
                 ),
                 &describe(&topics),
+            )?;
+        }
+        Args::Adopt { reason } => {
+            let log = Log::of(settings, &database)?;
+            log::belong(&client, log.backend()).await?;
+            let adopted = adopt::adopt(&mut client, &log, &reason).await?;
+            context.say(
+                &format!(
+                    "{} topics are read from their beginning; start the processes again",
+                    adopted.len()
+                ),
+                &describe(&adopted),
             )?;
         }
     }
@@ -224,7 +248,9 @@ async fn renew(
             new.create(client, topic, settings.replication).await?;
         }
     }
-    log::live_topics(client, new).await
+    let topics = log::live_topics(client, new).await?;
+    new.remember(client, &topics).await?;
+    Ok(topics)
 }
 
 /// Fails while another process of Millrace is connected to the database.

@@ -12,6 +12,11 @@ use anyhow::bail;
 use serde_json::json;
 use std::process::ExitCode;
 
+/// Why the outbox is held after a restore.
+pub(super) const RESTORED: &str = "restored from a backup";
+/// What a process says then.
+pub(super) const HELD: &str = "\n  outbox     held; `millrace outbox list --status scheduled`, then `millrace outbox release --all-held`";
+
 /// Doors, actors and the admin API in this process. Where no database is configured, a PostgreSQL server that is installed here
 /// is started on ./data (`database.data_dir`) and stopped with it. Ctrl-C stops in order; a second one at once.
 #[derive(Debug, clap::Args)]
@@ -133,7 +138,7 @@ impl Up {
 pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<ExitCode> {
     let mut signals = Signals::listen()?;
     let metrics = Metrics::install()?;
-    let hold = args.after_restore.then_some("restored from a backup");
+    let hold = args.after_restore.then_some(RESTORED);
     let up = tokio::select! {
         up = Up::start_held(context.settings().clone(), metrics, hold) => up?,
         // Dropping the start stops what it has started.
@@ -142,7 +147,7 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<ExitCod
     let database = Database::new(&up.settings.database, "cli")?;
     let mut text = up.process.greeting();
     if hold.is_some() {
-        text.push_str("\n  outbox     held; `millrace outbox list --status scheduled`, then `millrace outbox release --all-held`");
+        text.push_str(HELD);
     }
     context.say(
         &format!(

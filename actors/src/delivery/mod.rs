@@ -23,7 +23,6 @@ pub mod meta;
 pub mod outbound;
 pub mod outbox;
 pub mod redaction;
-pub mod retention;
 pub mod schedule;
 pub mod stub;
 pub mod triggers;

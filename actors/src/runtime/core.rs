@@ -301,10 +301,7 @@ impl<V: Vertical> Core<V> {
                     });
                 }
                 Err(DecodeError::Newer(v)) => {
-                    let why = format!(
-                        "a record of wire version {v} at {}:{} needs a newer build",
-                        topic.name, raw.offset
-                    );
+                    let why = needs_newer(v, &format!("{}:{}", topic.name, raw.offset));
                     work.cut = Some((index, why));
                     break;
                 }
@@ -324,6 +321,15 @@ impl<V: Vertical> Core<V> {
         work
     }
 }
+
+/// Why a partition stops at what a newer build wrote: the words that people find in listings, at `/healthz` and at the doctor's.
+#[must_use]
+pub fn needs_newer(version: u64, at: &str) -> String {
+    format!("{NEWER} {version} at {at}: upgrade this process first, then let the partition go on")
+}
+
+/// What such a reason begins with.
+pub const NEWER: &str = "a record of wire version";
 
 /// What came of an attempt.
 enum Ran {

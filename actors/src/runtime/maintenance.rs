@@ -1,11 +1,11 @@
-//! What must happen daily without anybody asking: partitions of the fact tables ahead of time, old days of the outbox and its
-//! log dropped, answers of old idempotency keys deleted, segments of the Postgres log closed and dropped. Any number of processes may run it.
+//! What must happen daily without anybody asking: partitions of the fact tables ahead of time, old days of facts, of the
+//! outbox and of its log dropped, answers of old idempotency keys deleted, segments of the Postgres log closed and dropped. Any number of processes may run it.
 
-use crate::delivery::retention;
+use super::retention;
 use crate::postgres::migrate::{ensure_partitions, window};
 use crate::postgres::pool::{Database, DatabaseError, chain};
 use crate::runtime::clock::SharedClock;
-use crate::settings;
+use crate::settings::Settings;
 use millrace_topics::pglog::{Connector, segments};
 use std::time::Duration;
 
@@ -61,7 +61,7 @@ pub async fn once(database: &Database, clock: &SharedClock) -> Result<Round, Mai
 pub async fn keep(
     database: Database,
     clock: SharedClock,
-    delivery: settings::Delivery,
+    settings: Settings,
     log_retention: Option<Duration>,
 ) {
     let database = database.for_role("maintenance");
@@ -83,7 +83,7 @@ pub async fn keep(
                     AGAIN
                 }
             };
-            match retention::once(&database, &delivery, clock.wall()).await {
+            match retention::once(&database, &settings, clock.wall()).await {
                 Ok(gone) if gone.is_empty() => {}
                 Ok(gone) => tracing::info!(partitions = gone.join(", "), "dropped"),
                 Err(error) => tracing::warn!(%error, "old days could not be dropped"),

@@ -13,6 +13,7 @@ pub mod maintenance;
 pub mod mount;
 pub mod ownership;
 pub mod poison;
+pub mod retention;
 pub mod session;
 pub mod telemetry;
 pub mod vertical;

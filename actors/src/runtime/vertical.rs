@@ -51,7 +51,7 @@ pub enum DecodeError {
     /// They never will be: a dead letter.
     Undecodable(String),
     /// A newer build reads them: the partition stops.
-    Newer(u16),
+    Newer(u64),
 }
 
 /// Changes of the outcome counts of a batch: (topic number, partition, outcome, reason) → how many. A handful of entries,

@@ -107,6 +107,8 @@ pub struct Staging {
     pub settings: BTreeMap<String, String>,
     /// The database lies on a file system of so many MiB.
     pub small_disk: Option<u32>,
+    /// Settings of PostgreSQL.
+    pub postgres: &'static [&'static str],
     /// Whether senders knock at the doors; not where the clock of one process is made to lie a day ahead.
     pub senders: usize,
 }
@@ -121,6 +123,7 @@ impl Default for Staging {
             list: |plan, _| List::generate(plan),
             settings: BTreeMap::new(),
             small_disk: None,
+            postgres: &[],
             senders: 2,
         }
     }
@@ -187,7 +190,7 @@ impl Scene {
         let more = [("log.replication", replication.as_str())];
         let server = move || match staging.small_disk {
             Some(size) => DedicatedServer::start_on_small_disk(size).context("not run: needs root"),
-            None => Ok(DedicatedServer::start()),
+            None => Ok(DedicatedServer::start_with(staging.postgres)),
         };
         let server = tokio::task::spawn_blocking(server).await??;
         let mut deployment =

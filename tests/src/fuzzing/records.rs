@@ -227,10 +227,9 @@ pub(super) fn version(data: &[u8]) {
             .as_ref()
             .and_then(|o| o.get("v"))
             .and_then(serde_json::Value::as_u64)
-            .and_then(|v| u16::try_from(v).ok())
-            .filter(|v| *v > WIRE_VERSION);
+            .filter(|v| *v > u64::from(WIRE_VERSION));
         match decoded {
-            Err(DecodeError::Newer(v)) => assert!(v > WIRE_VERSION),
+            Err(DecodeError::Newer(v)) => assert!(v > u64::from(WIRE_VERSION)),
             Err(DecodeError::Undecodable(why)) => {
                 // Members that come twice make `v` mean nothing; then it may be either.
                 let once = data.windows(3).filter(|w| *w == b"\"v\"").count() == 1;

@@ -45,6 +45,15 @@ impl DedicatedServer {
         DedicatedServer::launch(false, &[])
     }
 
+    /// As [`DedicatedServer::start`], with settings of the caller's (`name=value`).
+    ///
+    /// # Panics
+    /// No PostgreSQL can be found or started.
+    #[must_use]
+    pub fn start_with(settings: &[&str]) -> DedicatedServer {
+        DedicatedServer::launch(false, settings)
+    }
+
     /// As [`DedicatedServer::start`], with fsync on.
     ///
     /// # Panics

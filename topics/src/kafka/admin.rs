@@ -5,6 +5,7 @@
 
 use super::client::Quiet;
 use super::settings::{KafkaSettings, KafkaSetupError};
+use super::topic_ids;
 use rdkafka::admin::{AdminClient, AdminOptions, NewPartitions, NewTopic, TopicReplication};
 use rdkafka::config::FromClientConfigAndContext;
 use rdkafka::consumer::{BaseConsumer, Consumer};
@@ -69,8 +70,8 @@ impl KafkaAdmin {
         )?)
     }
 
-    /// Creates a topic unless it is there; answers whether it was made now. Its `max.message.bytes` takes a full request of
-    /// the producer.
+    /// Creates a topic unless it is there; answers whether it was made now, once a broker tells of it: the controller says yes
+    /// before the brokers know. Its `max.message.bytes` takes a full request of the producer.
     ///
     /// # Errors
     /// [`KafkaAdminError`].
@@ -90,10 +91,22 @@ impl KafkaAdmin {
             })
             .await?;
         match answer {
-            Ok(()) => Ok(true),
+            Ok(()) => self.until_told(name).await.map(|()| true),
             Err(RDKafkaErrorCode::TopicAlreadyExists) => Ok(false),
             Err(code) => Err(refused(name, code)),
         }
+    }
+
+    async fn until_told(&self, name: &str) -> Result<(), KafkaAdminError> {
+        let deadline = Instant::now() + ALL;
+        while self.partitions(name).await?.is_none() {
+            if Instant::now() >= deadline {
+                let reason = format!("`{name}` was made, and no broker tells of it");
+                return Err(KafkaAdminError::Unavailable(reason));
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        Ok(())
     }
 
     /// Raises the number of partitions of a topic to `partitions`.
@@ -173,11 +186,17 @@ impl KafkaAdmin {
         .await
     }
 
-    /// The topic's id in the cluster, which tells a topic made anew from the one before. librdkafka's binding does not hand it
-    /// out: always `None` for now; the catalogue's generations stand in.
-    #[must_use]
-    pub fn topic_id(&self, _name: &str) -> Option<String> {
-        None
+    /// The cluster's ids of these topics, in their order: they tell a topic that was made anew from the one before. `None`: there
+    /// is no such topic, or the brokers give topics no ids.
+    ///
+    /// # Errors
+    /// [`KafkaAdminError`].
+    pub async fn topic_ids(
+        &self,
+        names: Vec<String>,
+    ) -> Result<Vec<Option<String>>, KafkaAdminError> {
+        self.asked(move |client| topic_ids::of(client.client(), &names, REQUEST))
+            .await
     }
 
     /// Runs an admin request until it is answered: each try bounded, each with a fresh client. The inner result is the

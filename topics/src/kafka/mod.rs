@@ -10,6 +10,7 @@ mod client;
 pub mod consumer;
 pub mod producer;
 pub mod settings;
+mod topic_ids;
 
 pub use admin::KafkaAdmin;
 pub use consumer::KafkaConsumer;

@@ -10,10 +10,18 @@ pub const TARGET: usize = 8_000;
 /// Bytes before each record.
 const HEADER: usize = 8;
 
-/// The bytes are no chunk.
+/// The bytes are no chunk that this build reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a damaged chunk of the log")]
-pub struct Damaged;
+pub enum Damaged {
+    /// They are cut, or never were a chunk.
+    #[error("a damaged chunk of the log")]
+    Bytes,
+    /// A newer build wrote them.
+    #[error(
+        "a chunk of the log in form {0}: upgrade this process first, then let the partition go on"
+    )]
+    Newer(u8),
+}
 
 /// Whether a chunk that holds something has room for one more record without passing [`TARGET`].
 #[must_use]
@@ -45,7 +53,8 @@ pub fn push(chunk: &mut Vec<u8>, key: &[u8], payload: &[u8]) -> bool {
 pub fn records(chunk: &[u8]) -> Result<Records<'_>, Damaged> {
     match chunk.split_first() {
         Some((&FORM, rest)) => Ok(Records { rest }),
-        _ => Err(Damaged),
+        Some((form, _)) if *form > FORM => Err(Damaged::Newer(*form)),
+        _ => Err(Damaged::Bytes),
     }
 }
 
@@ -57,14 +66,14 @@ pub struct Records<'a> {
 
 impl<'a> Records<'a> {
     fn take(&mut self, n: usize) -> Result<&'a [u8], Damaged> {
-        let (head, rest) = self.rest.split_at_checked(n).ok_or(Damaged)?;
+        let (head, rest) = self.rest.split_at_checked(n).ok_or(Damaged::Bytes)?;
         self.rest = rest;
         Ok(head)
     }
 
     fn length(&mut self) -> Result<usize, Damaged> {
-        let bytes: [u8; 4] = self.take(4)?.try_into().map_err(|_| Damaged)?;
-        usize::try_from(u32::from_le_bytes(bytes)).map_err(|_| Damaged)
+        let bytes: [u8; 4] = self.take(4)?.try_into().map_err(|_| Damaged::Bytes)?;
+        usize::try_from(u32::from_le_bytes(bytes)).map_err(|_| Damaged::Bytes)
     }
 
     fn record(&mut self) -> Result<(&'a [u8], &'a [u8]), Damaged> {
@@ -111,8 +120,9 @@ mod tests {
         assert!(push(&mut chunk, b"key", b"payload"));
         chunk.pop();
         let out: Vec<_> = records(&chunk).unwrap().collect();
-        assert_eq!(out, [Err(Damaged)]);
+        assert_eq!(out, [Err(Damaged::Bytes)]);
         assert!(records(&[]).is_err());
-        assert!(records(&[9, 0]).is_err());
+        assert_eq!(records(&[9, 0]).err(), Some(Damaged::Newer(9)));
+        assert_eq!(records(&[0]).err(), Some(Damaged::Bytes));
     }
 }

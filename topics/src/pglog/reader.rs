@@ -379,7 +379,7 @@ fn take(
             lane.position += 1;
         }
         if lane.position != last + 1 {
-            return Err(damaged(lane.topic_no, lane.position, Damaged));
+            return Err(damaged(lane.topic_no, lane.position, Damaged::Bytes));
         }
     }
     Ok(())

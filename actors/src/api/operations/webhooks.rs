@@ -2,6 +2,7 @@
 
 mod fields;
 mod secret;
+mod test;
 
 pub use fields::{Event, Fields, Status};
 
@@ -296,6 +297,19 @@ pub fn operations() -> Vec<Operation> {
                 "/v1/webhooks/{webhook_id}/rotate-secret",
                 output::<Shown>,
                 rotate,
+            )
+        },
+        Operation {
+            status: 202,
+            effect: Effect::External,
+            params: PARAMS,
+            summary: "Send a webhook a message of type `test`, signed and logged like any other.",
+            ..write(
+                "test_webhook",
+                Method::Post,
+                "/v1/webhooks/{webhook_id}/test",
+                output::<test::Sent>,
+                test::test,
             )
         },
         Operation {

@@ -3,7 +3,7 @@
 use super::Findings;
 use crate::delivery::holds::{self, BY_HAND, EVERYTHING, Place};
 use crate::runtime::clock;
-use crate::sealing::Seals;
+use crate::sealing::{Seals, Under, stored};
 use millrace_schemas::time::Micros;
 use std::collections::HashMap;
 use tokio_postgres::Client;
@@ -13,54 +13,52 @@ const NAMED: usize = 20;
 /// A message that is due for so long is overdue: no schedule and no breaker lets one wait past its moment.
 const OVERDUE_S: i64 = 3_600;
 
-/// Every sealed secret, with the purpose that its seal is bound to.
-const SEALED: &str = "
-SELECT network_id || ' secret', 'network-secret:' || network_id, secret_sealed FROM networks WHERE secret_sealed IS NOT NULL
-UNION ALL
-SELECT pixel_id || ' access token', 'pixel-access-token:' || pixel_id, access_token_sealed FROM pixels
-WHERE access_token_sealed IS NOT NULL AND status = 'active'
-UNION ALL
-SELECT pixel_id || ' app secret', 'pixel-app-secret:' || pixel_id, app_secret_sealed FROM pixels
-WHERE app_secret_sealed IS NOT NULL AND status = 'active'
-UNION ALL
-SELECT webhook_id || ' secret', 'webhook-secret:' || webhook_id, secret_sealed FROM webhooks
-WHERE secret_sealed IS NOT NULL AND status <> 'archived'
-UNION ALL
-SELECT webhook_id || ' previous secret', 'webhook-secret:' || webhook_id, previous_secret_sealed FROM webhooks
-WHERE previous_secret_sealed IS NOT NULL AND previous_until > now() AND status <> 'archived'
-ORDER BY 1";
-
-/// Every sealed secret must open.
+/// Every sealed secret that is in use must open, and none should need the old key for long.
 pub(super) async fn seals(
     client: &Client,
     seals: &Seals,
     findings: &mut Findings,
 ) -> anyhow::Result<()> {
     const WHAT: &str = "secrets";
-    let rows = client.query(SEALED, &[]).await?;
-    let mut shut = Vec::new();
-    for r in &rows {
-        let (name, purpose, blob): (String, String, Vec<u8>) = (r.get(0), r.get(1), r.get(2));
-        if let Err(why) = seals.open(&purpose, &blob) {
-            shut.push(format!("{name} ({why})"));
+    let stored = stored::all(client).await?;
+    let (mut shut, mut old, mut used) = (Vec::new(), 0_usize, 0_usize);
+    for secret in &stored {
+        used += usize::from(secret.used);
+        match secret.under(seals) {
+            Ok(Under::Old) => old += 1,
+            Ok(_) => {}
+            Err(why) if secret.used => shut.push(format!("{} ({why})", secret.name())),
+            Err(_) => {}
         }
     }
-    if shut.is_empty() {
-        findings.ok(WHAT, format!("{} sealed, all open", rows.len()));
-        return Ok(());
+    if !shut.is_empty() {
+        let (n, more) = (shut.len(), shut.len().saturating_sub(NAMED));
+        shut.truncate(NAMED);
+        if more > 0 {
+            shut.push(format!("{more} more"));
+        }
+        findings.fail(
+            WHAT,
+            format!("{n} of {used} do not open: {}", shut.join(", ")),
+            "give the key they were sealed with as MILLRACE_SECRET_KEY, or as MILLRACE_SECRET_KEY_OLD beside the new one; or \
+             enter them anew: rotate the secrets of networks and webhooks, `POST /v1/pixels/<id>/credentials` for pixels. What \
+             waits for them is kept meanwhile",
+        );
+    } else if old > 0 {
+        findings.warn(
+            WHAT,
+            format!("{old} of {} are sealed under MILLRACE_SECRET_KEY_OLD", stored.len()),
+            "once every process has the new MILLRACE_SECRET_KEY, `millrace secrets reseal` seals them under it",
+        );
+    } else if seals.has_old() {
+        findings.warn(
+            WHAT,
+            format!("{} sealed, all open under the current key", stored.len()),
+            "MILLRACE_SECRET_KEY_OLD is needed no more: take it out of every process's environment",
+        );
+    } else {
+        findings.ok(WHAT, format!("{used} sealed, all open"));
     }
-    let (n, more) = (shut.len(), shut.len().saturating_sub(NAMED));
-    shut.truncate(NAMED);
-    if more > 0 {
-        shut.push(format!("{more} more"));
-    }
-    findings.fail(
-        WHAT,
-        format!("{n} of {} do not open: {}", rows.len(), shut.join(", ")),
-        "give the key they were sealed with as MILLRACE_SECRET_KEY, or as MILLRACE_SECRET_KEY_OLD beside the new one; or enter \
-         them anew: rotate the secrets of networks and webhooks, `POST /v1/pixels/<id>/credentials` for pixels. What waits for \
-         them is kept meanwhile",
-    );
     Ok(())
 }
 

@@ -2,6 +2,7 @@
 
 use super::Findings;
 use crate::cli::lag::Lag;
+use crate::runtime::core::NEWER;
 use millrace_topics::catalogue::GROUPS;
 use std::collections::BTreeSet;
 use tokio_postgres::Client;
@@ -67,13 +68,19 @@ async fn stopped(client: &Client, findings: &mut Findings) -> anyhow::Result<()>
         .await?;
     for r in &rows {
         let (group, partition, reason): (String, i32, String) = (r.get(0), r.get(1), r.get(2));
+        let resume = format!("`millrace positions resume --group {group} --partition {partition}`");
+        let advice = match reason.starts_with(NEWER) {
+            true => format!(
+                "nothing is lost: upgrade the processes of group `{group}` first, then {resume}"
+            ),
+            false => format!(
+                "mend the cause, then {resume} (or `positions set`, where the position itself is wrong)"
+            ),
+        };
         findings.fail(
             "partitions",
             format!("`{group}` partition {partition} is stopped: {reason}"),
-            &format!(
-                "mend the cause, then `millrace positions resume --group {group} --partition {partition}` \
-                 (or `positions set`, where the position itself is wrong)"
-            ),
+            &advice,
         );
     }
     Ok(())

@@ -22,17 +22,12 @@ const SKEW_FAIL_US: i64 = 60_000_000;
 /// The key of secrets; `None`: it cannot be read.
 pub(super) fn secret_key(context: &Context, findings: &mut Findings) -> Option<Seals> {
     const WHAT: &str = "secret key";
-    let file = context.settings().database.data_dir.join("secret.key");
-    let kept = std::env::var_os("MILLRACE_SECRET_KEY").is_none() && file.is_file();
-    let read = match kept {
-        true => Seals::from_environment_or_file(&file),
-        false => Seals::from_environment(),
-    };
+    let (read, kept) = context.seals();
     match read {
         Ok(seals) if seals.is_configured() => {
             let place = match kept {
-                true => format!("kept in {}", file.display()),
-                false => "MILLRACE_SECRET_KEY is well-formed".to_owned(),
+                Some(file) => format!("kept in {}", file.display()),
+                None => "MILLRACE_SECRET_KEY is well-formed".to_owned(),
             };
             findings.ok(WHAT, place);
             Some(seals)

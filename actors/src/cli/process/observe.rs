@@ -4,11 +4,20 @@
 use crate::cli::lag;
 use crate::cli::log::Log;
 use crate::postgres::pool::Database;
-use millrace_schemas::outcome::Outcome;
+use millrace_schemas::outcome::{Outcome, reason};
+use millrace_topics::catalogue::GROUPS;
 use millrace_topics::contract::TopicRef;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio_postgres::Client;
+
+/// Why a record becomes a dead letter.
+const DEAD: &[&str] = &[
+    reason::JOURNEY_UNKNOWN,
+    reason::UNDECODABLE,
+    reason::DATA_REFUSED,
+    reason::PANICKED,
+];
 
 const EVERY: Duration = Duration::from_secs(10);
 
@@ -61,6 +70,14 @@ fn describe() {
         "millrace_destinations_paused",
         "Destinations that are paused, by channel"
     );
+    // What has not happened yet is told as none of it, so that an alert sees the first one.
+    for group in GROUPS {
+        metrics::counter!("batch_retries_total", "group" => group.name).increment(0);
+        metrics::gauge!("millrace_partitions_stopped", "group" => group.name).set(0.0);
+    }
+    for reason in DEAD {
+        metrics::gauge!("millrace_dead_letters_open", "reason" => *reason).set(0.0);
+    }
     describe_counter!(
         "millrace_outcomes_total",
         "Outcomes of records, by group, topic, outcome and reason"

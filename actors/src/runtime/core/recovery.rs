@@ -110,6 +110,9 @@ impl<V: Vertical> Core<V> {
             Failure::RolledBack(text) => {
                 tracing::warn!(partition = self.start.partition, %text, "rolled back; again soon");
                 metrics::counter!("batch_retries_total", "group" => V::GROUP.name).increment(1);
+                // It may have been a day that is not there any more.
+                self.days.clear();
+                self.wall_day = None;
                 if self
                     .session
                     .as_ref()

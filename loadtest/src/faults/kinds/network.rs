@@ -23,6 +23,11 @@ pub const KINDS: &[&Kind] = &[
     &Kind {
         name: "kafka-network",
         variants: &["cut", "refused", "half-open", "half-open-then-cut"],
+        // Little is fetched ahead: what is still to be consumed is still to come over the network.
+        stage: |staging, _, _| {
+            staging.set("log.properties.fetch_message_max_bytes", 4_096);
+            staging.set("log.properties.queued_max_messages_kbytes", 8);
+        },
         act: |scene, how| Box::pin(kafka(scene, how)),
         ..USUAL
     },
@@ -88,7 +93,7 @@ async fn kafka(scene: &mut Scene, how: &'static str) -> anyhow::Result<()> {
     let kafka = scene.shared.kafka.clone();
     let times = if how.starts_with("half-open") { 2 } else { 4 };
     for time in 0..times {
-        scene.moment(times + 1 - time).await?;
+        scene.moment(times + 2 - time).await?;
         scene.step(format!("connections to Kafka: {how}, time {time}"));
         let mut taken = 0;
         kafka.proxies(|p| taken += p.connections());

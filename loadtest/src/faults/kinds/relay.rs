@@ -46,9 +46,9 @@ pub const KINDS: &[&Kind] = &[
 
 /// The usual work beside it, but little of it.
 fn small(staging: &mut crate::faults::scene::Staging) {
-    staging.records = 300;
+    staging.records = 100;
     staging.unrepeatable = 10;
-    staging.senders = 1;
+    staging.senders = 0;
 }
 
 /// A process of the echo's groups with what all processes of a run are given.

@@ -20,12 +20,17 @@ pub const KINDS: &[&Kind] = &[
     },
     &Kind {
         name: "postgres-slow",
+        stage: |staging, _, _| {
+            staging.records = 1_500;
+            staging.senders = 1;
+        },
         act: |scene, _| Box::pin(slow(scene)),
         ..USUAL
     },
     &Kind {
         name: "postgres-out-of-connections",
         variants: &["at-the-start", "in-the-middle"],
+        stage: |staging, _, _| staging.postgres = &["max_connections=80"],
         act: |scene, when| Box::pin(out_of_connections(scene, when)),
         ..USUAL
     },
@@ -83,7 +88,7 @@ async fn slow(scene: &mut Scene) -> anyhow::Result<()> {
     scene.start_all(None)?;
     for life in 0..3 {
         scene.moment(4 - life).await?;
-        let millis = 5 + scene.rng.below(40);
+        let millis = 5 + scene.rng.below(25);
         scene.step(format!("each word takes {millis} ms"));
         proxy.latency(Duration::from_millis(millis));
         let at = scene.consumed().await;
@@ -142,10 +147,10 @@ impl Hog {
 }
 
 async fn out_of_connections(scene: &mut Scene, when: &'static str) -> anyhow::Result<()> {
-    scene.start_all(None)?;
-    scene.moment(3).await?;
-    scene.step("all connections are taken");
+    scene.step("all connections but those in use are taken");
     let store = scene.store().await;
+    scene.start_all(None)?;
+    scene.until_consumed(1).await?;
     let mut hog = Hog::start(scene.deployment.database.url());
     hog.is_full().await?;
     let words = "too many clients already";

@@ -1,5 +1,6 @@
 //! What can be written of a webhook.
 
+use crate::api::schema::HIDDEN_QUERY;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -71,8 +72,9 @@ pub struct Fields {
     /// Its name.
     #[schemars(length(min = 1, max = 100), extend("x-class" = "open"))]
     pub name: String,
-    /// Where it listens: https, or http where the deployment allows the address.
-    #[schemars(length(min = 1, max = 2_000), extend("x-class" = "open"))]
+    /// Where it listens: https, or http where the deployment allows the address. Its query is shown to whoever may see
+    /// identities alone.
+    #[schemars(length(min = 1, max = 2_000), extend("x-class" = "url"))]
     pub url: String,
     /// What it hears of.
     #[schemars(length(min = 1, max = 3), extend("x-class" = "open", "uniqueItems" = true))]
@@ -85,6 +87,9 @@ pub struct Fields {
 
 /// Whether it is an http(s) URL with a host. Where that host leads is asked when something is sent there.
 pub(super) fn check_url(text: &str) -> Result<(), &'static str> {
+    if text.ends_with(HIDDEN_QUERY) {
+        return Err("its query was hidden from its reader; say the whole URL");
+    }
     let bare = |c: char| c.is_control() || c.is_whitespace() || c == '\\';
     if text.chars().any(bare) {
         return Err("a URL has no blanks, backslashes or control characters");
@@ -127,6 +132,7 @@ mod tests {
             "https://x.example/#f",
             "https://x.example/a b",
             "https://x.example\\@y.example/",
+            "https://x.example/?…",
         ] {
             assert!(check_url(bad).is_err(), "{bad}");
         }
