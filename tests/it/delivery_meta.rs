@@ -79,7 +79,13 @@ async fn what_may_no_longer_go_is_answered_unsent() {
     assert_eq!(admit(frozen("a"), None, -299), None);
     assert_eq!(
         admit(frozen("a"), None, -400),
-        ends(Verdict::Rejected, "event_in_future")
+        ends(
+            Verdict::RetryAt {
+                after: Some(Duration::from_secs(100)),
+                unsure: false
+            },
+            "event_in_future"
+        )
     );
     assert_eq!(admit(frozen("a"), Some(47 * 3_600), 0), None);
     assert_eq!(

@@ -3,7 +3,11 @@
 mod corruptions;
 
 use crate::faults::{seed, with_words};
+use millrace::postgres::pool::Database;
+use millrace::runtime::retention;
+use millrace::settings;
 use millrace::verify::{self, Check, Options, Report};
+use millrace_schemas::time::Micros;
 use millrace_tests::deployment::{Deployment, Log, PATIENCE};
 use millrace_tests::faults::now;
 use millrace_tests::generator::{List, Plan};
@@ -226,6 +230,7 @@ async fn a_store_is_clean_at_work_and_at_rest_and_each_corruption_is_named() {
     let copies = Copies::of(&deployment).await;
     corruptions::all_are_named(&copies).await;
     what_retention_dropped_is_not_lost(&copies).await;
+    a_day_that_went_another_way_is_lost(&copies).await;
     what_was_read_again_by_hand_is_not_doubled(&copies).await;
     the_command_says_so(&deployment, &copies).await;
 }
@@ -274,21 +279,37 @@ impl Copies {
     }
 }
 
-/// All days but the last are dropped: nothing of that is called lost, and what is left is still looked at.
+/// Retention drops today and all before it: nothing of that is called lost, and what is left is still looked at.
 async fn what_retention_dropped_is_not_lost(copies: &Copies) {
-    let client = connect(&copies.one().await).await;
+    let url = copies.one().await;
+    let client = connect(&url).await;
     client
         .batch_execute(
-            "DELETE FROM outbox_due WHERE created_at < date_trunc('day', now()) + interval '1 day';
-             DO $$ DECLARE day record; BEGIN
-                 FOR day IN SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
-                            WHERE i.inhparent = ANY ('{visits,clicks,conversions,postback_log,rejects,outbox,send_log}'::regclass[])
-                              AND to_date(substring(c.relname from '_([0-9]{8})$'), 'YYYYMMDD') <= (now() AT TIME ZONE 'UTC')::date
-                 LOOP EXECUTE 'DROP TABLE ' || day.relname; END LOOP;
-             END $$",
+            "DELETE FROM outbox_due WHERE created_at < date_trunc('day', now()) + interval '1 day'",
         )
         .await
         .unwrap();
+    let database = settings::Database {
+        url: Some(url),
+        ..settings::Database::default()
+    };
+    let mut kept = settings::Settings {
+        retention: settings::Retention {
+            visits_days: 1,
+            conversions_days: 1,
+            postbacks_days: 1,
+            dead_letters_days: 0,
+        },
+        ..settings::Settings::default()
+    };
+    kept.delivery.outbox_retention_days = 1;
+    kept.delivery.send_log_retention_days = 1;
+    let today = (now() / DAY) * DAY;
+    let database = Database::new(&database, "tests").unwrap();
+    let gone = retention::once(&database, &kept, Micros(today + 2 * DAY))
+        .await
+        .unwrap();
+    assert!(gone.len() >= 7, "{gone:?}");
     let report = verified(&client).await.unwrap();
     assert!(report.is_clean(), "{report}");
     assert!(report.checks.iter().any(|c| !c.notes.is_empty()));
@@ -307,6 +328,19 @@ async fn what_retention_dropped_is_not_lost(copies: &Copies) {
         named.contains("bookings") && named.contains("identities"),
         "{report}"
     );
+}
+
+/// Nobody has written down that this day was dropped.
+async fn a_day_that_went_another_way_is_lost(copies: &Copies) {
+    let client = connect(&copies.one().await).await;
+    client
+        .batch_execute(
+            "DO $$ BEGIN EXECUTE 'DROP TABLE ' || (SELECT tableoid::regclass FROM conversions LIMIT 1); END $$",
+        )
+        .await
+        .unwrap();
+    let named = differing(&verified(&client).await.unwrap());
+    assert!(named.contains("bookings"), "{named:?}");
 }
 
 /// An operator had a partition's dead records decided again: their letters are one, their outcomes two.

@@ -195,7 +195,7 @@ const CORRUPTIONS: &[(&str, &[Check])] = &[
     ),
     // A body is gone.
     (
-        "DELETE FROM outbox WHERE outbox_id = (SELECT outbox_id FROM outbox WHERE status = 'scheduled' LIMIT 1)",
+        "DELETE FROM outbox WHERE outbox_id = (SELECT outbox_id FROM told_last)",
         &[Outbox, Causes],
     ),
     // Two messages have one id.
@@ -232,7 +232,8 @@ const CORRUPTIONS: &[(&str, &[Check])] = &[
     ),
     // A listener was not told.
     (
-        "WITH gone AS (DELETE FROM outbox_due WHERE outbox_id = (SELECT outbox_id FROM outbox_due LIMIT 1) RETURNING outbox_id)
+        "WITH gone AS (DELETE FROM outbox_due WHERE outbox_id = (
+             SELECT outbox_id FROM told_last) RETURNING outbox_id)
          DELETE FROM outbox USING gone WHERE outbox.outbox_id = gone.outbox_id",
         &[Causes],
     ),
@@ -280,11 +281,19 @@ const CORRUPTIONS: &[(&str, &[Check])] = &[
     ),
 ];
 
+/// A message of the latest fact that somebody was told of: younger than its listener by more than the margin for clocks.
+const TOLD_LAST: &str = "
+CREATE VIEW told_last AS SELECT o.outbox_id FROM outbox o JOIN (
+    SELECT record_id, accepted_at FROM visits UNION ALL SELECT record_id, accepted_at FROM clicks
+) f ON f.record_id = o.cause
+WHERE o.status = 'scheduled' AND o.channel = 'webhook' ORDER BY f.accepted_at DESC LIMIT 1";
+
 pub(super) async fn all_are_named(copies: &Copies) {
     let mut own: BTreeSet<Check> = BTreeSet::new();
     for (sql, who) in CORRUPTIONS {
         let copy = copies.one().await;
         let client = connect(&copy).await;
+        client.batch_execute(TOLD_LAST).await.unwrap();
         let n = client.execute(*sql, &[]).await;
         let n = n.unwrap_or_else(|e| panic!("{sql}: {e:?}"));
         assert!(n > 0, "nothing to corrupt: {sql}");

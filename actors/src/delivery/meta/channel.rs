@@ -150,8 +150,12 @@ impl Target for Dataset {
         if event_time <= now - OLDEST_SECS + margin {
             return end(Verdict::Rejected, EVENT_TOO_OLD);
         }
-        if event_time > now + FUTURE_SKEW_SECS {
-            return end(Verdict::Rejected, refused::FUTURE);
+        // The clock that booked it runs ahead of this one: it waits until Meta would take it, and is not lost to a clock.
+        let early = event_time.saturating_sub(now + FUTURE_SKEW_SECS);
+        if let Some(after) = u64::try_from(early).ok().filter(|s| *s > 0) {
+            let after = Some(Duration::from_secs(after));
+            let unsure = false;
+            return end(Verdict::RetryAt { after, unsure }, refused::FUTURE);
         }
         if message
             .unsure_since
