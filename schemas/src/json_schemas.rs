@@ -2,6 +2,7 @@
 //! that they take and refuse are `schemas/examples/<record>/{good,bad}-*.json`. Tests hold all of them together.
 
 use crate::click::ClickRecord;
+use crate::frame::Frame;
 use crate::journey::Journey;
 use crate::postback::PostbackRecord;
 use serde_json::Value;
@@ -14,6 +15,7 @@ pub fn all() -> Vec<(&'static str, Value)> {
             "click_record",
             schemars::schema_for!(ClickRecord).to_value(),
         ),
+        ("frame", schemars::schema_for!(Frame).to_value()),
         ("journey", schemars::schema_for!(Journey).to_value()),
         (
             "postback_record",
@@ -52,6 +54,7 @@ mod tests {
     fn is_read(name: &str, text: &str) -> bool {
         match name {
             "click_record" => serde_json::from_str::<ClickRecord>(text).is_ok(),
+            "frame" => serde_json::from_str::<Frame>(text).is_ok(),
             "journey" => serde_json::from_str::<Journey>(text).is_ok(),
             _ => serde_json::from_str::<PostbackRecord>(text).is_ok(),
         }

@@ -5,6 +5,7 @@
 
 pub mod click;
 pub mod emit;
+pub mod frame;
 pub mod ids;
 pub mod journey;
 pub mod json_schemas;

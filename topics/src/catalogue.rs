@@ -9,6 +9,8 @@ use tokio_postgres::GenericClient;
 pub const CLICKS: &str = "clicks";
 /// Network postbacks.
 pub const POSTBACKS: &str = "postbacks";
+/// Frames of shards, as their sidecars sent them.
+pub const FRAMES: &str = "frames";
 
 /// A consumer group: topics that must meet in one actor.
 #[derive(Clone, Copy, Debug)]
@@ -25,8 +27,17 @@ pub const ATTRIBUTION: GroupSpec = GroupSpec {
     topics: &[CLICKS, POSTBACKS],
 };
 
+/// Thresholds: trackers over the frames of a shard's keys.
+pub const THRESHOLDS: GroupSpec = GroupSpec {
+    name: "thresholds",
+    topics: &[FRAMES],
+};
+
 /// Every group there is. A new stream with state gets a line here.
-pub const GROUPS: &[GroupSpec] = &[ATTRIBUTION];
+pub const GROUPS: &[GroupSpec] = &[ATTRIBUTION, THRESHOLDS];
+
+/// Groups that only a deployment with enabled modules has work for. Elsewhere nobody consumes them, and their topics stay empty.
+pub const OF_MODULES: &[&str] = &[THRESHOLDS.name];
 
 /// Every topic there is, each once.
 #[must_use]
@@ -117,6 +128,21 @@ pub fn find(topics: &[TopicRef], name: &str) -> Result<TopicRef, CatalogueError>
         .find(|t| t.name == name)
         .cloned()
         .ok_or_else(|| CatalogueError::Missing(name.to_owned()))
+}
+
+/// Whether the catalogue serves every group: topics are there and their counts equal. Topics of [`OF_MODULES`] may be missing
+/// (a deployment that was made before there were any); who wants to use them asks [`group_topics`].
+///
+/// # Errors
+/// [`CatalogueError::Missing`], [`CatalogueError::Unequal`].
+pub fn serves_all_groups(topics: &[TopicRef]) -> Result<(), CatalogueError> {
+    for group in GROUPS {
+        match group_topics(topics, group) {
+            Err(CatalogueError::Missing(_)) if OF_MODULES.contains(&group.name) => {}
+            other => drop(other?),
+        }
+    }
+    Ok(())
 }
 
 /// The topics of a group, in its order, after checking that their partition counts are equal.

@@ -3,7 +3,7 @@
 use crate::postgres::pool::Database;
 use crate::settings::{self, Backend, Settings};
 use anyhow::{Context as _, bail};
-use millrace_topics::catalogue::{self, GROUPS, GroupSpec};
+use millrace_topics::catalogue::{self, GroupSpec};
 use millrace_topics::contract::{
     BatchLimits, Consumer, PartitionHost, Producer, Subscription, TopicRef,
 };
@@ -326,9 +326,7 @@ pub(super) fn word(backend: Backend) -> &'static str {
 pub(super) async fn live_topics(client: &Client, log: &Log) -> anyhow::Result<Vec<TopicRef>> {
     belong(client, log.backend()).await?;
     let topics = catalogue::load(client).await?;
-    for group in GROUPS {
-        catalogue::group_topics(&topics, group)?;
-    }
+    catalogue::serves_all_groups(&topics)?;
     Ok(topics)
 }
 

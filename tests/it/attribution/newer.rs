@@ -2,7 +2,7 @@
 
 use super::{Record, T0, World, click, on_wire, postback};
 use millrace::runtime::core::{Exit, NEWER};
-use millrace_topics::catalogue::GROUPS;
+use millrace_topics::catalogue::ATTRIBUTION;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
@@ -40,7 +40,7 @@ async fn every_topic_and_kind_of_a_newer_version_stops_the_partition() {
         .iter()
         .map(|r| w.partition.topics[r.0].name.as_str())
         .collect();
-    let all: BTreeSet<&str> = GROUPS.iter().flat_map(|g| g.topics).copied().collect();
+    let all: BTreeSet<&str> = ATTRIBUTION.topics.iter().copied().collect();
     assert_eq!(met, all, "a topic is not proved");
     for record in &records {
         // The next one, and one that no sixteen bits hold.

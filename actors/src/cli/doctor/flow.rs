@@ -3,7 +3,7 @@
 use super::Findings;
 use crate::cli::lag::Lag;
 use crate::runtime::core::NEWER;
-use millrace_topics::catalogue::GROUPS;
+use millrace_topics::catalogue::{GROUPS, OF_MODULES};
 use std::collections::BTreeSet;
 use tokio_postgres::Client;
 
@@ -138,6 +138,8 @@ async fn owners(client: &Client, lags: &[Lag], findings: &mut Findings) -> anyho
                 ),
                 "another process takes over within some seconds; if it stays so, look at its log",
             ),
+            // A deployment without modules has no work for it, and needs no process of it.
+            (false, 0) if owned.is_empty() && OF_MODULES.contains(&group.name) => {}
             (false, 0) => findings.warn(
                 "groups",
                 format!("nobody consumes `{}`; nothing waits", group.name),
