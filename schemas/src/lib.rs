@@ -3,6 +3,8 @@
 //! What lives here: whatever a record may say and what may be said of it without looking at state. What may not: SQL,
 //! sockets, configuration. Dependencies run one way: `schemas <- topics <- actors <- tests <- loadtest`.
 
+pub mod ceiling;
+pub mod channel;
 pub mod click;
 pub mod emit;
 pub mod frame;
