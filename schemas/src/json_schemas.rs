@@ -2,8 +2,10 @@
 //! that they take and refuse are `schemas/examples/<record>/{good,bad}-*.json`. Tests hold all of them together.
 
 use crate::click::ClickRecord;
+use crate::firing::Firing;
 use crate::frame::Frame;
 use crate::journey::Journey;
+use crate::notice::Notice;
 use crate::postback::PostbackRecord;
 use serde_json::Value;
 
@@ -16,7 +18,9 @@ pub fn all() -> Vec<(&'static str, Value)> {
             schemars::schema_for!(ClickRecord).to_value(),
         ),
         ("frame", schemars::schema_for!(Frame).to_value()),
+        ("firing", schemars::schema_for!(Firing).to_value()),
         ("journey", schemars::schema_for!(Journey).to_value()),
+        ("notice", schemars::schema_for!(Notice).to_value()),
         (
             "postback_record",
             schemars::schema_for!(PostbackRecord).to_value(),
@@ -55,7 +59,9 @@ mod tests {
         match name {
             "click_record" => serde_json::from_str::<ClickRecord>(text).is_ok(),
             "frame" => serde_json::from_str::<Frame>(text).is_ok(),
+            "firing" => serde_json::from_str::<Firing>(text).is_ok(),
             "journey" => serde_json::from_str::<Journey>(text).is_ok(),
+            "notice" => serde_json::from_str::<Notice>(text).is_ok(),
             _ => serde_json::from_str::<PostbackRecord>(text).is_ok(),
         }
     }

@@ -11,6 +11,10 @@ pub const CLICKS: &str = "clicks";
 pub const POSTBACKS: &str = "postbacks";
 /// Frames of shards, as their sidecars sent them.
 pub const FRAMES: &str = "frames";
+/// Triggers that fired, by subject.
+pub const TRIGGERS: &str = "triggers";
+/// What is to be told to whom, by user.
+pub const NOTICES: &str = "notices";
 
 /// A consumer group: topics that must meet in one actor.
 #[derive(Clone, Copy, Debug)]
@@ -33,11 +37,23 @@ pub const THRESHOLDS: GroupSpec = GroupSpec {
     topics: &[FRAMES],
 };
 
+/// Engagement: gates 0 to 4, from a firing to the users it may reach.
+pub const ENGAGEMENT: GroupSpec = GroupSpec {
+    name: "engagement",
+    topics: &[TRIGGERS],
+};
+
+/// Recipients: gates 5 to 8, from a notice to the outbox.
+pub const RECIPIENTS: GroupSpec = GroupSpec {
+    name: "recipients",
+    topics: &[NOTICES],
+};
+
 /// Every group there is. A new stream with state gets a line here.
-pub const GROUPS: &[GroupSpec] = &[ATTRIBUTION, THRESHOLDS];
+pub const GROUPS: &[GroupSpec] = &[ATTRIBUTION, THRESHOLDS, ENGAGEMENT, RECIPIENTS];
 
 /// Groups that only a deployment with enabled modules has work for. Elsewhere nobody consumes them, and their topics stay empty.
-pub const OF_MODULES: &[&str] = &[THRESHOLDS.name];
+pub const OF_MODULES: &[&str] = &[THRESHOLDS.name, ENGAGEMENT.name, RECIPIENTS.name];
 
 /// Every topic there is, each once.
 #[must_use]
