@@ -154,12 +154,12 @@ async fn once(
             let words = scene.last_words();
             keep_words(number, tried, &outcome, &words);
         }
-        let topics = scene.deployment.topics().await;
+        let topics = millrace_topics::catalogue::load(&scene.store().await).await;
         if let Ok(topics) = topics {
             let admin = millrace_topics::kafka::KafkaAdmin::new(&shared.kafka.settings());
-            for (_, name) in topics.values() {
+            for topic in topics {
                 // Hundreds of runs leave their topics on one cluster; what stays behind only takes room.
-                let _ = admin.delete_topic(name).await;
+                let _ = admin.delete_topic(&topic.log_name).await;
             }
         }
     }

@@ -221,23 +221,6 @@ impl Echo {
         Ok(())
     }
 
-    /// Removes the topics from the log: many runs share one.
-    ///
-    /// # Errors
-    /// The store or the log failed.
-    pub async fn forget(&self, at: &Deployment) -> anyhow::Result<()> {
-        if let Log::Kafka { brokers, .. } = at.log() {
-            let topics = catalogue::load(&at.store().await).await?;
-            let admin = admin(brokers);
-            for name in [IN, OUT] {
-                admin
-                    .delete_topic(&catalogue::find(&topics, name)?.log_name)
-                    .await?;
-            }
-        }
-        Ok(())
-    }
-
     /// How many records the receiver had seen before: what was sent twice, and dropped.
     ///
     /// # Errors
