@@ -11,8 +11,8 @@ use millrace_schemas::time::Micros;
 use millrace_tests::postgres::{DedicatedServer, TestDatabase, connect};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Tables with a partition a day: five of facts, the outbox and its log, three of the gates.
-const TABLES: i64 = 10;
+/// Tables with a partition a day: five of facts, the outbox and its log.
+const TABLES: i64 = 7;
 
 fn database(url: &str) -> Database {
     let settings = settings::Database {
