@@ -2,6 +2,7 @@
 //! that they take and refuse are `schemas/examples/<record>/{good,bad}-*.json`. Tests hold all of them together.
 
 use crate::click::ClickRecord;
+use crate::directory::DirectoryRecord;
 use crate::firing::Firing;
 use crate::frame::Frame;
 use crate::journey::Journey;
@@ -18,6 +19,10 @@ pub fn all() -> Vec<(&'static str, Value)> {
             schemars::schema_for!(ClickRecord).to_value(),
         ),
         ("frame", schemars::schema_for!(Frame).to_value()),
+        (
+            "directory_record",
+            schemars::schema_for!(DirectoryRecord).to_value(),
+        ),
         ("firing", schemars::schema_for!(Firing).to_value()),
         ("journey", schemars::schema_for!(Journey).to_value()),
         ("notice", schemars::schema_for!(Notice).to_value()),
@@ -59,6 +64,7 @@ mod tests {
         match name {
             "click_record" => serde_json::from_str::<ClickRecord>(text).is_ok(),
             "frame" => serde_json::from_str::<Frame>(text).is_ok(),
+            "directory_record" => serde_json::from_str::<DirectoryRecord>(text).is_ok(),
             "firing" => serde_json::from_str::<Firing>(text).is_ok(),
             "journey" => serde_json::from_str::<Journey>(text).is_ok(),
             "notice" => serde_json::from_str::<Notice>(text).is_ok(),

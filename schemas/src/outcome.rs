@@ -107,6 +107,18 @@ pub mod reason {
     pub const PROVIDER_CLICK_UNMATCHED: &str = "provider_click_unmatched";
     /// A provider click noted for later correlation.
     pub const PROVIDER_CLICK: &str = "provider_click";
+    /// The user's id is empty, too long, or holds control characters.
+    pub const USER_ID_MALFORMED: &str = "user_id_malformed";
+    /// A login of a user whom nobody told of.
+    pub const USER_UNKNOWN: &str = "user_unknown";
+    /// The address is none.
+    pub const EMAIL_MALFORMED: &str = "email_malformed";
+    /// Another user of the workspace has the address, case folded.
+    pub const EMAIL_TAKEN: &str = "email_taken";
+    /// A newer record about the same has been applied.
+    pub const SUPERSEDED: &str = "superseded";
+    /// The workspace is unknown.
+    pub const WORKSPACE_UNKNOWN: &str = "workspace_unknown";
     /// The bytes are no record of this topic.
     pub const UNDECODABLE: &str = "undecodable";
     /// The decision panicked on it.

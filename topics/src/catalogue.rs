@@ -15,6 +15,8 @@ pub const FRAMES: &str = "frames";
 pub const TRIGGERS: &str = "triggers";
 /// What is to be told to whom, by user.
 pub const NOTICES: &str = "notices";
+/// Users, links and preferences, by user.
+pub const DIRECTORY_TOPIC: &str = "directory";
 
 /// A consumer group: topics that must meet in one actor.
 #[derive(Clone, Copy, Debug)]
@@ -49,11 +51,22 @@ pub const RECIPIENTS: GroupSpec = GroupSpec {
     topics: &[NOTICES],
 };
 
+/// The directory: everything keyed by user.
+pub const DIRECTORY: GroupSpec = GroupSpec {
+    name: "directory",
+    topics: &[DIRECTORY_TOPIC],
+};
+
 /// Every group there is. A new stream with state gets a line here.
-pub const GROUPS: &[GroupSpec] = &[ATTRIBUTION, THRESHOLDS, ENGAGEMENT, RECIPIENTS];
+pub const GROUPS: &[GroupSpec] = &[ATTRIBUTION, THRESHOLDS, ENGAGEMENT, RECIPIENTS, DIRECTORY];
 
 /// Groups that only a deployment with enabled modules has work for. Elsewhere nobody consumes them, and their topics stay empty.
-pub const OF_MODULES: &[&str] = &[THRESHOLDS.name, ENGAGEMENT.name, RECIPIENTS.name];
+pub const OF_MODULES: &[&str] = &[
+    THRESHOLDS.name,
+    ENGAGEMENT.name,
+    RECIPIENTS.name,
+    DIRECTORY.name,
+];
 
 /// Every topic there is, each once.
 #[must_use]
