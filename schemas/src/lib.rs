@@ -6,7 +6,6 @@
 pub mod ceiling;
 pub mod channel;
 pub mod click;
-pub mod directory;
 pub mod emit;
 pub mod firing;
 pub mod frame;
@@ -16,6 +15,7 @@ pub mod json_schemas;
 pub mod macros;
 pub mod money;
 pub mod notice;
+pub mod notification;
 pub mod outcome;
 pub mod postback;
 pub mod time;

@@ -39,7 +39,10 @@ pub async fn pause(
                                AND p.updated_at > p.created_at)
                AND NOT EXISTS (SELECT FROM webhooks w WHERE w.webhook_id = d.ref
                                AND w.updated_at > clock_timestamp() - $4 * interval '1 millisecond'
-                               AND w.updated_at > w.created_at)",
+                               AND w.updated_at > w.created_at)
+               AND NOT EXISTS (SELECT FROM mail_transports m WHERE m.transport_id = d.ref
+                               AND m.updated_at > clock_timestamp() - $4 * interval '1 millisecond'
+                               AND m.updated_at > m.created_at)",
             &[&no, &code, &reason, &millis],
         )
         .await?;

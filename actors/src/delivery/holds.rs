@@ -49,11 +49,13 @@ pub struct Place {
 pub const COLUMNS: &str = "destination_no, workspace_id, channel, ref, name, status, paused_code, paused_reason, paused_by, paused_at,
      channel_pause, created_at";
 /// Destinations with what they stand for.
-pub const FROM: &str = "(SELECT t.*, coalesce(p.name, w.name) AS name, coalesce(p.status, w.status) AS status,
+pub const FROM: &str = "(SELECT t.*, coalesce(p.name, w.name, m.brand_name) AS name,
+            coalesce(p.status, w.status, CASE WHEN m.enabled THEN 'active' WHEN NOT m.enabled THEN 'disabled' END) AS status,
             (SELECT h.reason FROM paused_channels h WHERE h.channel IN (t.channel, '*') ORDER BY h.channel LIMIT 1) AS channel_pause
      FROM destinations t
      LEFT JOIN pixels p ON t.channel = 'meta' AND p.pixel_id = t.ref
-     LEFT JOIN webhooks w ON t.channel = 'webhook' AND w.webhook_id = t.ref) AS places";
+     LEFT JOIN webhooks w ON t.channel = 'webhook' AND w.webhook_id = t.ref
+     LEFT JOIN mail_transports m ON t.channel = 'email' AND m.transport_id = t.ref) AS places";
 
 impl Place {
     /// From a row of [`COLUMNS`].

@@ -63,6 +63,14 @@ pub const PLACES: &[Place] = &[
         what: "previous secret",
         used: "status <> 'archived' AND coalesce(previous_until > now(), false)",
     },
+    Place {
+        table: "mail_transports",
+        id: "transport_id",
+        column: "password_sealed",
+        purpose: "mail-password:",
+        what: "password",
+        used: "enabled",
+    },
 ];
 
 /// One sealed secret.

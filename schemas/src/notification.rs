@@ -1,0 +1,213 @@
+//! What an outbox row of the channels `email`, `inapp` and `push` holds: whom a notice is for and what it says, frozen when it was
+//! decided. Never an address or an endpoint: those are read from the directory when it is sent.
+
+use crate::time::Micros;
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+/// The payload of a row. Unknown members are ignored.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Notification {
+    /// Wire version, [`crate::WIRE_VERSION`].
+    pub v: u16,
+    /// The user, as the directory knows them.
+    pub user: String,
+    /// The trigger's id.
+    pub trigger: String,
+    /// The rule's id; none: no rule sends it (a test send, an account's own mail).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rule: Option<String>,
+    /// The firing's id.
+    #[serde(default)]
+    pub firing: String,
+    /// What a scoped preference and an unsubscription are keyed on: a stable id such as `team:12`, or nothing.
+    #[serde(default)]
+    pub scope: String,
+    /// What makes a second one the same for this user.
+    pub dedupe_key: String,
+    /// Stream time of the event.
+    pub at: Micros,
+    /// An older one is not sent any more (`suppressed(stale)`): seconds since `at`; none: it never is too old.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_age_s: Option<u32>,
+    /// Mail that its user has asked for (a reset, an invitation, a test): neither suppression nor preference hold it back, and it
+    /// offers no unsubscription.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub transactional: bool,
+    /// What it says.
+    #[serde(default)]
+    pub body: GenericBody,
+    /// The ceiling that held when it was decided, by its word: what of it can be asked of one user is asked again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ceiling: Option<String>,
+    /// What holds for this trigger and channel where the user has said nothing, if the trigger says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub default_mode: Option<String>,
+    /// Push: the stream whose devices are woken; the trigger's id where none is said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stream: Option<String>,
+    /// Push: the in-app row that must have ended before; its notification is what the push refers to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<Uuid>,
+    /// A test send alone: the address, sealed for this message.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to_sealed: Option<String>,
+}
+
+impl Notification {
+    /// What it says; a body without a title is titled by its trigger.
+    #[must_use]
+    pub fn said(&self) -> GenericBody {
+        let mut body = self.body.clone();
+        if body.title.trim().is_empty() {
+            body.title.clone_from(&self.trigger);
+        }
+        body
+    }
+}
+
+/// The generic bodies' four parts. A trigger's own variables of these names win; what they leave out is filled from its
+/// declaration ([`project`]).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GenericBody {
+    /// The heading, and a mail's subject.
+    pub title: String,
+    /// Text under it; lines are kept.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub intro: String,
+    /// A list.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub items: Vec<Item>,
+    /// A button.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub action: Option<Action>,
+}
+
+/// An item of the list.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Item {
+    /// Its text.
+    pub text: String,
+    /// Where it leads: site-relative, or whole (https).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub url: Option<String>,
+}
+
+/// A button.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Action {
+    /// What stands on it.
+    pub label: String,
+    /// Where it leads: site-relative, or whole (https).
+    pub url: String,
+}
+
+/// What stands on a button that nobody has named.
+pub const OPEN: &str = "Open";
+
+/// The generic body of a firing: what its variables say under the names `title`, `intro`, `items` and `actionUrl` stands as emitted;
+/// only what they do not say is filled: the title with the trigger's label, the intro with its description, the link with the first
+/// variable that is declared as a URL (`urls`, in the order of their declaration) and has a value.
+#[must_use]
+pub fn project(
+    label: &str,
+    description: &str,
+    urls: &[&str],
+    vars: &serde_json::Map<String, serde_json::Value>,
+) -> GenericBody {
+    let text = |name: &str| vars.get(name).and_then(said);
+    let url = text("actionUrl").or_else(|| urls.iter().find_map(|name| text(name)));
+    let items = match vars.get("items") {
+        Some(serde_json::Value::Array(all)) => all.iter().filter_map(item).collect(),
+        _ => Vec::new(),
+    };
+    GenericBody {
+        title: text("title").unwrap_or_else(|| label.to_owned()),
+        intro: text("intro").unwrap_or_else(|| description.to_owned()),
+        items,
+        action: url.map(|url| Action {
+            label: text("actionLabel").unwrap_or_else(|| OPEN.to_owned()),
+            url,
+        }),
+    }
+}
+
+/// A value as text; none where it says nothing.
+fn said(value: &serde_json::Value) -> Option<String> {
+    let text = match value {
+        serde_json::Value::String(text) => text.trim().to_owned(),
+        serde_json::Value::Number(number) => number.to_string(),
+        serde_json::Value::Bool(flag) => flag.to_string(),
+        _ => return None,
+    };
+    (!text.is_empty()).then_some(text)
+}
+
+fn item(value: &serde_json::Value) -> Option<Item> {
+    if let Some(text) = said(value) {
+        return Some(Item { text, url: None });
+    }
+    let text = ["text", "title", "label", "name"];
+    let text = text
+        .iter()
+        .find_map(|name| value.get(name).and_then(said))?;
+    let url = value.get("url").and_then(said);
+    Some(Item { text, url })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn what_the_payload_says_wins_and_the_declaration_fills_the_rest() {
+        let vars = json!({"title": "A headline", "n": 3, "threadUrl": "/t/1", "empty": ""});
+        let vars = vars.as_object().expect("an object");
+        let body = project("Label", "What it is", &["empty", "threadUrl"], vars);
+        assert_eq!(body.title, "A headline");
+        assert_eq!(body.intro, "What it is");
+        let action = body.action.expect("a link");
+        assert_eq!((action.label.as_str(), action.url.as_str()), (OPEN, "/t/1"));
+        let none = project(
+            "Label",
+            "What it is",
+            &["threadUrl"],
+            &serde_json::Map::new(),
+        );
+        assert_eq!(none.title, "Label");
+        assert_eq!((none.items, none.action), (Vec::new(), None));
+    }
+
+    #[test]
+    fn items_are_texts_numbers_or_objects_that_name_themselves() {
+        let vars =
+            json!({"items": ["one", 2, {"title": "three", "url": "/3"}, {"x": 1}, null, ""]});
+        let body = project("L", "", &[], vars.as_object().expect("an object"));
+        let texts: Vec<&str> = body.items.iter().map(|i| i.text.as_str()).collect();
+        assert_eq!(texts, ["one", "2", "three"]);
+        assert_eq!(body.items.last().and_then(|i| i.url.as_deref()), Some("/3"));
+    }
+
+    #[test]
+    fn a_row_s_payload_reads_back_and_may_say_more() {
+        let text = r#"{"v":1,"user":"u1","trigger":"core.x","dedupe_key":"k","at":"2026-01-01T00:00:00Z","body":{"title":"T"},"vars":{"a":1}}"#;
+        let read: Result<Notification, _> = serde_json::from_str(text);
+        // Times on the wire are whatever `Micros` says they are.
+        if let Ok(read) = read {
+            assert_eq!(read.user, "u1");
+        }
+        let one = Notification {
+            v: 1,
+            user: "u".to_owned(),
+            body: GenericBody {
+                title: "T".to_owned(),
+                ..GenericBody::default()
+            },
+            ..Notification::default()
+        };
+        let back: Notification =
+            serde_json::from_str(&serde_json::to_string(&one).expect("text")).expect("it reads");
+        assert_eq!(back, one);
+    }
+}
