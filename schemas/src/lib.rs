@@ -6,6 +6,7 @@
 pub mod ceiling;
 pub mod channel;
 pub mod click;
+pub mod directory;
 pub mod emit;
 pub mod firing;
 pub mod frame;
