@@ -13,6 +13,7 @@
 //! - [`delivery`]: the outbox, and one folder a channel: the only way out.
 //! - [`erasure`]: a person's contact taken out of everything that is stored.
 //! - [`ingress`]: one file a door.
+//! - [`modules`]: what a game brings, as data: manifests, compiled and checked.
 //! - [`api`]: the admin API, mounted from one registry of operations.
 //! - [`sealing`]: secrets at rest.
 //! - [`verify`]: the oracle of an operator: a store recounted by plain SQL, read-only, each difference named.
@@ -27,6 +28,7 @@ pub mod cli;
 pub mod delivery;
 pub mod erasure;
 pub mod ingress;
+pub mod modules;
 pub mod postgres;
 pub mod runtime;
 pub mod sealing;

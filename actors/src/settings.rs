@@ -24,6 +24,8 @@ pub struct Settings {
     pub runtime: Runtime,
     /// Attribution.
     pub attribution: Attribution,
+    /// Games, as data.
+    pub modules: Modules,
     /// How long facts are kept.
     pub retention: Retention,
     /// Delivery.
@@ -222,6 +224,16 @@ impl Default for Attribution {
             slice_clicks: 100_000,
         }
     }
+}
+
+/// Modules: what a game brings, as data.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Modules {
+    /// Which are enabled, by id.
+    pub enabled: Vec<String>,
+    /// The folder of their manifests; unset: those within this program.
+    pub dir: Option<PathBuf>,
 }
 
 /// How long facts are kept, in whole days since their acceptance; 0: for ever. Whole days are dropped; what makes a second

@@ -24,6 +24,7 @@ mod lag;
 mod log;
 mod meta;
 mod migrate;
+mod modules;
 mod outbox;
 mod output;
 mod positions;
@@ -91,6 +92,9 @@ enum Command {
     /// What Meta would be told.
     #[command(subcommand)]
     Meta(meta::Args),
+    /// Manifests of games: check, list, show.
+    #[command(subcommand)]
+    Modules(modules::Args),
     /// What a mail server's refusal says of an address.
     #[command(subcommand)]
     Bounce(bounce::Args),
@@ -191,6 +195,7 @@ fn dispatch(command: Command, context: Context) -> anyhow::Result<ExitCode> {
             Command::Outbox(args) => outbox::run(&context, args).await,
             Command::Trace(args) => trace::run(&context, args).await,
             Command::Meta(args) => meta::run(&context, args),
+            Command::Modules(args) => modules::run(&context, args),
             Command::Bounce(args) => bounce::run(&context, args),
             Command::Doctor(args) => doctor::run(&context, args).await,
             Command::Verify(args) => verify::run(&context, args).await,

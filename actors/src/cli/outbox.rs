@@ -50,7 +50,7 @@ pub(super) enum Args {
     #[command(after_help = "Examples:\n  \
         millrace outbox pause wh_01k9vq3w5e8z4d7m2s6x0a1b2c --reason 'they are moving'\n  \
         millrace outbox pause --channel meta --reason 'the app is in review'\n  \
-        millrace outbox pause --all --reason 'moving house'")]
+        millrace outbox pause --all --reason 'the provider moves'")]
     Pause(switch::Pause),
     /// Go on.
     #[command(after_help = "Examples:\n  \
