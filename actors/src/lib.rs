@@ -12,6 +12,7 @@
 //! - [`attribution`]: visits, clicks, postbacks, conversions: `decide` is pure, `actor` is the shell, `store` its SQL.
 //! - [`delivery`]: the outbox, and one folder a channel: the only way out.
 //! - [`erasure`]: a person's contact taken out of everything that is stored.
+//! - [`directory`]: users, links, preferences; audiences, segments, rules.
 //! - [`ingress`]: one file a door.
 //! - [`modules`]: what a game brings, as data: manifests, compiled and checked.
 //! - [`api`]: the admin API, mounted from one registry of operations.
@@ -26,6 +27,7 @@ pub mod api;
 pub mod attribution;
 pub mod cli;
 pub mod delivery;
+pub mod directory;
 pub mod erasure;
 pub mod ingress;
 pub mod modules;
