@@ -30,6 +30,7 @@ mod kafka_consumer;
 mod kafka_members;
 mod kafka_producer;
 mod migrate;
+mod modules;
 mod operators;
 mod proxy;
 mod readme;

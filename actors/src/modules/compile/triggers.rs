@@ -8,7 +8,8 @@ use crate::modules::variable::{Variable, VariableType};
 use millrace_schemas::ceiling::Ceiling;
 use millrace_schemas::channel::{Channel, Mode};
 
-/// A trigger with faults is built all the same, so that what refers to it is checked too; nothing of it is used then.
+/// A trigger with faults is built all the same, so that what refers to it is checked too, with the widest ceiling, so that one fault
+/// is not told twice; nothing of it is used then.
 pub(super) fn build(faults: &mut Faults, manifest: &Manifest) -> Vec<Trigger> {
     let all = manifest.triggers.iter().enumerate();
     all.map(|(place, entry)| one(faults, &manifest.id, &format!("trigger.{place}"), entry))
@@ -64,8 +65,8 @@ fn one(faults: &mut Faults, module: &str, at: &str, entry: &TriggerEntry) -> Tri
         description: entry.description.as_str().into(),
         kind: kind.unwrap_or(TriggerKind::Event),
         subject: subject(faults, at, entry, &variables),
-        audience: audience.unwrap_or(Ceiling::Owner),
-        ceiling: ceiling.unwrap_or(Ceiling::Owner),
+        audience: audience.unwrap_or(Ceiling::Everyone),
+        ceiling: ceiling.unwrap_or(Ceiling::Everyone),
         version,
         max_age_s: entry.max_age_s,
         default_modes: default_modes(faults, at, entry, &modes),
