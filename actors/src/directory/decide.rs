@@ -3,7 +3,7 @@
 //! A record that its form alone refuses is rejected as it is read. All others wait for [`settle`], which knows what the store
 //! held under the batch's locks, since the admin API writes the same tables.
 
-use super::state::{Pair, Preference, Stamp, State, UserFacts, live_user};
+use super::state::{Preference, Stamp, State, UserFacts, live_user};
 use crate::runtime::vertical::{Effects, Item};
 use millrace_schemas::directory::{Change, DirectoryRecord, LONGEST, UserStatus, is_text};
 use millrace_schemas::ids::RecordId;
