@@ -10,6 +10,7 @@ mod delivery;
 mod delivery_meta;
 mod delivery_webhook;
 mod demo;
+mod directory;
 mod doctor;
 mod doors;
 mod echo;

@@ -164,6 +164,22 @@ async fn no_operation_reaches_another_workspace() {
                     .await
                     .refused(400, "cursor_mismatch");
             }
+        } else if op.method == Method::Get && op.place == Place::Workspace {
+            // Neither a list nor one thing: whatever it tells, it is nothing of the owner's.
+            tried.insert(op.id);
+            let reply = other.get(op.path).await;
+            assert!(
+                matches!(reply.status, 200 | 400),
+                "{}: {:#}",
+                op.id,
+                reply.body
+            );
+            let said = reply.body.to_string();
+            assert!(
+                !ids_in(&before).iter().any(|id| said.contains(id)),
+                "{}: {said}",
+                op.id
+            );
         }
     }
     // What makes things, asked with everything that the owner has of the kind, so with the owner's ids wherever one is named: it

@@ -1,5 +1,6 @@
 //! The operations: one file a kind of thing, each with its entries of the registry and their handlers.
 
+pub mod account_links;
 pub mod campaigns;
 pub mod conversions;
 pub mod dead_letters;
@@ -14,6 +15,10 @@ pub mod outcomes;
 pub mod pixels;
 pub mod postback_info;
 pub mod routing;
+pub mod rules;
+pub mod segments;
+pub mod triggers;
+pub mod users;
 pub mod waiting;
 pub mod webhooks;
 pub mod workspaces;
@@ -33,6 +38,11 @@ pub fn all() -> Vec<Operation> {
     all.extend(campaigns::operations());
     all.extend(pixels::operations());
     all.extend(webhooks::operations());
+    all.extend(users::operations());
+    all.extend(account_links::operations());
+    all.extend(triggers::operations());
+    all.extend(segments::operations());
+    all.extend(rules::operations());
     all.extend(deliveries::operations());
     all.extend(destinations::operations());
     all.extend(facts::operations());

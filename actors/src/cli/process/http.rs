@@ -10,6 +10,7 @@ use crate::ingress::keys::StoredKeys;
 use crate::ingress::server;
 use crate::ingress::snapshot::SnapshotHandle;
 use crate::ingress::state::{DoorSetup, DoorState, StoppedPartitions};
+use crate::modules::Modules;
 use crate::postgres::Pool;
 use crate::runtime::clock::SharedClock;
 use crate::runtime::telemetry::Metrics;
@@ -41,6 +42,7 @@ pub(super) struct Parts<'a> {
     pub topics: &'a [TopicRef],
     pub clock: SharedClock,
     pub seals: Arc<Seals>,
+    pub modules: &'a Arc<Modules>,
     pub metrics: Metrics,
     pub stopped: StoppedPartitions,
     /// The folder whose disk holds the log, where it is this machine's.
@@ -185,6 +187,7 @@ fn admin(
         Arc::new(KeyCache::new()),
         parts.settings.http.public_url.clone(),
     );
+    state.modules = Arc::clone(parts.modules);
     let trusted = match TrustedProxies::parse(&parts.settings.http.trusted_proxies) {
         Ok(trusted) => trusted,
         Err(why) => bail!("http.trusted_proxies: {why}"),
