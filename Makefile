@@ -13,7 +13,7 @@ empty :=
 space := $(empty) $(empty)
 export PATH := $(if $(CARGO_HOME),$(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH):$(subst $(space),:,$(brewed))
 
-.PHONY: help demo test fmt fmt-check lint docs deny build suites faults bench
+.PHONY: help demo test fmt fmt-check lint docs deny build suites faults bench ratios
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed 's/:.*## /\t/' | while IFS="$$(printf '\t')" read -r name what; do \
@@ -58,3 +58,9 @@ bench: ## which measurements there are and how to run them
 	@$(CARGO) run -q --locked -p loadtest -- --help
 	@echo
 	@echo "Run one as: $(CARGO) run --release -p loadtest -- COMMAND"
+
+# Not measured yet in this profile: unoptimised code is slower on both sides, not by the same factor.
+ratios: ## the product against the bare loop, short: is it still fast enough? (ARGS='--records N --rounds N')
+	@.ci/kafka.sh fetch
+	@$(CARGO) build $(quiet) --locked -p millrace -p loadtest
+	@$(CARGO) run -q --locked -p loadtest -- peers --short $(or $(ARGS),--records 300000 --rounds 3)

@@ -3,6 +3,7 @@
 mod backlog;
 mod bare;
 mod bare_http;
+mod books;
 mod broker;
 mod client;
 mod consume;
@@ -19,6 +20,7 @@ mod log;
 mod machine;
 mod memory;
 mod pace;
+mod peers;
 mod preload;
 mod product;
 mod rebalance;
@@ -81,6 +83,8 @@ enum Command {
     Fuzz(hostile::fuzz::Options),
     /// A million hostile requests against every door and admin route; writes to FAULTS.md.
     Bodies(hostile::bodies::Options),
+    /// Workload W beside Kafka Streams, `sentry_arroyo` and Quix Streams, all into the same PostgreSQL.
+    Peers(peers::Options),
     /// Everything, one after the other; without --short all but the soak, which takes an hour.
     All {
         /// At a small scale and without writing: does it still run?
@@ -92,6 +96,9 @@ enum Command {
     /// The bare loop alone, on topics that are there (used by `consume`).
     #[command(hide = true)]
     BareConsume(bare::Options),
+    /// The bare loop into a ledger topic (used by `peers`).
+    #[command(hide = true)]
+    BareLedger(bare::ledger::Options),
     /// The product's attribution alone, on topics that are there (used by `consume --embedded`).
     #[command(hide = true)]
     ProductConsume(product::Options),
@@ -136,8 +143,10 @@ fn main() -> anyhow::Result<()> {
         Command::Fuzz(options) => hostile::fuzz::run(&options),
         Command::Bodies(options) => hostile::bodies::run(&options),
         Command::All { short } => all(short),
+        Command::Peers(options) => peers::run(&options),
         Command::Stand(options) => stack::stand(&options),
         Command::BareConsume(options) => bare::consume(&options).map(|never| match never {}),
+        Command::BareLedger(options) => bare::ledger::run(&options).map(|never| match never {}),
         Command::ProductConsume(options) => product::consume(&options),
         Command::BareHttp { address, workers } => bare_http::serve(address, workers),
     }
