@@ -16,6 +16,7 @@ mod faults;
 mod fleet;
 mod hostile;
 mod ingest;
+mod ledger;
 mod log;
 mod machine;
 mod memory;
@@ -31,7 +32,6 @@ mod stack;
 mod workload;
 
 use clap::{Parser, Subcommand};
-use std::net::SocketAddr;
 
 /// The product's allocator, for the comparators too.
 #[global_allocator]
@@ -60,8 +60,10 @@ enum Command {
     Log(log::Options),
     /// Decoding and deciding without the store against the bare parse.
     Decide(decide::Options),
-    /// `POST /e` acknowledged by Kafka against a bare actix-web 204.
+    /// `POST /e` acknowledged by Kafka against bare actix-web and axum, and axum that awaits one produce a request.
     Ingest(ingest::Options),
+    /// Writing the ledger: the product's batch transaction against bare writes of the same rows.
+    Ledger(ledger::Options),
     /// Delivery: the outbox, the channels, the narrow table, a hung destination.
     Delivery {
         #[command(subcommand)]
@@ -111,16 +113,9 @@ enum Command {
     /// reqwest alone (used by `delivery meta` and `delivery webhook`).
     #[command(hide = true)]
     DeliverPost(delivery::PostOptions),
-    /// A bare actix-web 204 (used by `ingest`).
+    /// A comparator of the doors (used by `ingest`).
     #[command(hide = true)]
-    BareHttp {
-        /// Where to listen.
-        #[arg(long)]
-        address: SocketAddr,
-        /// Worker threads.
-        #[arg(long, default_value_t = 2)]
-        workers: usize,
-    },
+    BareHttp(bare_http::Options),
 }
 
 fn main() -> anyhow::Result<()> {
@@ -130,6 +125,7 @@ fn main() -> anyhow::Result<()> {
         Command::Log(options) => log::run(&options),
         Command::Decide(options) => decide::run(&options),
         Command::Ingest(options) => ingest::run(&options),
+        Command::Ledger(options) => ledger::run(&options),
         Command::Delivery { what } => delivery::run(&what),
         Command::DeliverNull(options) => delivery::product(&options),
         Command::DeliverBare(options) => delivery::bare(&options),
@@ -148,7 +144,7 @@ fn main() -> anyhow::Result<()> {
         Command::BareConsume(options) => bare::consume(&options).map(|never| match never {}),
         Command::BareLedger(options) => bare::ledger::run(&options).map(|never| match never {}),
         Command::ProductConsume(options) => product::consume(&options),
-        Command::BareHttp { address, workers } => bare_http::serve(address, workers),
+        Command::BareHttp(options) => bare_http::serve(&options),
     }
 }
 
@@ -166,6 +162,7 @@ fn all(short: bool) -> anyhow::Result<()> {
             (true, ["scale" | "rebalance"]) => &["--short"],
             (true, ["backlog"]) => &["--dry", "--records", "200000"],
             (true, ["soak"]) => &["--dry", "--minutes", "0.5", "--calibrate", "3"],
+            (true, ["ledger"]) => &["--dry", "--records", "40000", "--rounds", "1"],
             (true, ["ingest"]) => &["--dry", "--requests", "5000", "--rounds", "1"],
             (true, _) => &["--dry", "--records", "50000", "--idle", "2"],
         };
@@ -182,6 +179,7 @@ fn all(short: bool) -> anyhow::Result<()> {
     command(&["consume"])?;
     command(&["log"])?;
     command(&["ingest"])?;
+    command(&["ledger"])?;
     for what in ["outbox", "meta", "webhook", "million", "hung"] {
         command(&["delivery", what])?;
     }
