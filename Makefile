@@ -59,8 +59,6 @@ bench: ## which measurements there are and how to run them
 	@echo
 	@echo "Run one as: $(CARGO) run --release -p loadtest -- COMMAND"
 
-# Not measured yet in this profile: unoptimised code is slower on both sides, not by the same factor.
-ratios: ## the product against the bare loop, short: is it still fast enough? (ARGS='--records N --rounds N')
+ratios: build ## the product against the bare loop, short: is it still fast enough?
 	@.ci/kafka.sh fetch
-	@$(CARGO) build $(quiet) --locked -p millrace -p loadtest
-	@$(CARGO) run -q --locked -p loadtest -- peers --short $(or $(ARGS),--records 300000 --rounds 3)
+	@.ci/ratios.sh $(ARGS)
