@@ -6,6 +6,7 @@ mod doors;
 pub mod facts;
 mod life;
 mod lists;
+mod mail;
 mod outbox;
 mod people;
 mod plumbing;

@@ -3,6 +3,7 @@
 mod admin;
 mod attribution;
 mod attribution_model;
+mod channels;
 mod cli;
 mod corpus;
 mod database_tls;

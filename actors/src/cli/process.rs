@@ -371,6 +371,13 @@ fn delivery(
         poll: Duration::from_millis(settings.delivery.poll_ms),
         drain: Duration::from_millis(settings.runtime.shutdown_ms),
     };
-    let channels = channels::all(&settings.delivery, clock, seals)?;
+    let public_url = settings.http.public_url.as_ref();
+    let channels = channels::all(
+        &settings.delivery,
+        clock,
+        seals,
+        &config.connect,
+        public_url,
+    )?;
     Ok(Delivery::start(&config, channels))
 }

@@ -16,6 +16,7 @@ use crate::runtime::clock::SharedClock;
 use crate::runtime::telemetry::Metrics;
 use crate::sealing::Seals;
 use crate::settings::Settings;
+use crate::unsubscribe;
 use actix_web::dev::{Server, ServerHandle};
 use actix_web::web::{self, ServiceConfig};
 use actix_web::{App, HttpResponse, HttpServer};
@@ -72,7 +73,13 @@ impl Http {
         let status = status(&parts);
         if parts.roles.doors {
             let state = doors(&parts).await?;
-            let also = admin(&parts, parts.roles.admin && shared)?;
+            let api = admin(&parts, parts.roles.admin && shared)?;
+            // Links in mails lead to the doors: what the world sees of a deployment.
+            let pages = unsubscribe::Pages::new(parts.pool.clone());
+            let also = move |config: &mut ServiceConfig| {
+                unsubscribe::configure(config, &pages);
+                api(config);
+            };
             let (server, addresses) =
                 server::serve(own, state, also).with_context(|| taken("doors", own.doors))?;
             http.run(server, &tell);
