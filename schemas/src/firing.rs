@@ -146,7 +146,7 @@ mod tests {
 
     fn firing() -> Firing {
         serde_json::from_value(json!({
-            "v": 1, "ws": 1, "id": "3-0-7-0", "trigger": "g.house.warned", "module": "g", "shard": "s1", "subject": "0x40",
+            "v": 1, "ws": 1, "id": "3-0-7-0", "trigger": "g.lamp.warned", "module": "g", "shard": "s1", "subject": "0x40",
             "vars": {"stage": "late"}, "dedupe": "s1:b:1", "at": 1, "accepted_at": 2
         }))
         .unwrap()

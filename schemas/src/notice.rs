@@ -4,6 +4,7 @@ use crate::ceiling::Ceiling;
 use crate::channel::{Channel, Mode};
 use crate::emit::EmitSource;
 use crate::ids::RecordId;
+use crate::notification::GenericBody;
 use crate::postback::Replay;
 use crate::time::Micros;
 use serde::{Deserialize, Serialize};
@@ -102,6 +103,9 @@ pub struct Notice {
     /// The firing's variables, verbatim: one JSON object.
     #[schemars(with = "BTreeMap<String, serde_json::Value>")]
     pub vars: Box<RawValue>,
+    /// What a generic message says of it.
+    #[schemars(with = "BTreeMap<String, serde_json::Value>")]
+    pub body: GenericBody,
     /// When it happened.
     pub at: Micros,
     /// When what it comes from was accepted.

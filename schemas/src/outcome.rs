@@ -119,6 +119,20 @@ pub mod reason {
     pub const SUPERSEDED: &str = "superseded";
     /// The workspace is unknown.
     pub const WORKSPACE_UNKNOWN: &str = "workspace_unknown";
+    /// A notice of which the gates let nothing through.
+    pub const HELD_BACK: &str = "held_back";
+    /// A firing that reaches nobody.
+    pub const NOBODY: &str = "nobody";
+    /// A firing of a trigger that no enabled module declares.
+    pub const TRIGGER_UNKNOWN: &str = "trigger_unknown";
+    /// A firing from outside of a trigger that a clock alone fires.
+    pub const TRIGGER_SCHEDULED: &str = "trigger_scheduled";
+    /// A firing that names another module than its trigger's.
+    pub const MODULE_MISMATCH: &str = "module_mismatch";
+    /// A firing whose ceiling is incomparable with its trigger's.
+    pub const CEILING_INCOMPARABLE: &str = "ceiling_incomparable";
+    /// A firing whose subject is not what its variables say.
+    pub const SUBJECT_MISMATCH: &str = "subject_mismatch";
     /// The bytes are no record of this topic.
     pub const UNDECODABLE: &str = "undecodable";
     /// The decision panicked on it.

@@ -29,13 +29,13 @@ mod outbox;
 mod output;
 mod positions;
 pub mod process;
+mod rules;
 mod run;
 mod secrets;
 mod signals;
 mod topics;
 mod trace;
 pub mod up;
-mod users;
 mod verify;
 mod workspace;
 
@@ -90,6 +90,9 @@ enum Command {
     Outbox(outbox::Args),
     /// Everything known of one click, in order.
     Trace(trace::Args),
+    /// Why somebody was told of an event, or was not.
+    #[command(subcommand)]
+    Rules(rules::Args),
     /// What Meta would be told.
     #[command(subcommand)]
     Meta(meta::Args),
@@ -106,9 +109,6 @@ enum Command {
     /// Make and list workspaces.
     #[command(subcommand)]
     Workspace(workspace::Args),
-    /// Users of a workspace's directory.
-    #[command(subcommand)]
-    Users(users::Args),
     /// Make, list, rotate and revoke API keys.
     #[command(subcommand)]
     Key(key::Args),
@@ -198,13 +198,13 @@ fn dispatch(command: Command, context: Context) -> anyhow::Result<ExitCode> {
             Command::Dlq(args) => dlq::run(&context, args).await,
             Command::Outbox(args) => outbox::run(&context, args).await,
             Command::Trace(args) => trace::run(&context, args).await,
+            Command::Rules(args) => rules::run(&context, args).await,
             Command::Meta(args) => meta::run(&context, args),
             Command::Modules(args) => modules::run(&context, args),
             Command::Bounce(args) => bounce::run(&context, args),
             Command::Doctor(args) => doctor::run(&context, args).await,
             Command::Verify(args) => verify::run(&context, args).await,
             Command::Workspace(args) => workspace::run(&context, args).await,
-            Command::Users(args) => users::run(&context, args).await,
             Command::Key(args) => key::run(&context, args).await,
             Command::Secrets(args) => secrets::run(&context, args).await,
             Command::Erase(args) => erase::run(&context, args).await,

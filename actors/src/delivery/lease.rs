@@ -42,13 +42,17 @@ pub struct Claim {
     pub bodiless: Vec<Leased>,
 }
 
-/// Claims: destination, now, limit, milliseconds of lease, token, and behind which place it begins. Public, as [`FINAL`] and [`LOG`] are, for whoever measures the
+/// Claims: destination, now, limit, milliseconds of lease, token, and behind which place it begins. A message that is to wait for
+/// another one of its transaction is passed over until that has ended: a subquery of one row, since EXISTS beside OR may be planned
+/// as a hash of the whole outbox. Public, as [`FINAL`] and [`LOG`] are, for whoever measures the
 /// dispatcher against its bare statements.
 pub const CLAIM: &str = "
 WITH found AS (
-    SELECT ctid FROM outbox_due
+    SELECT ctid FROM outbox_due d
     WHERE destination_no = $1 AND due_at <= $2 AND (due_at, outbox_id) > ($6, $7) AND lease_token IS NULL
-    ORDER BY due_at, outbox_id LIMIT $3 FOR UPDATE SKIP LOCKED
+      AND (after IS NULL OR coalesce((SELECT a.status <> 'scheduled' FROM outbox a
+                                      WHERE a.outbox_id = d.after AND a.created_at = d.created_at LIMIT 1), true))
+    ORDER BY due_at, outbox_id LIMIT $3 FOR UPDATE OF d SKIP LOCKED
 ), claimed AS (
     UPDATE outbox_due d SET lease_until = clock_timestamp() + $4 * interval '1 millisecond', lease_token = $5,
            attempts = d.attempts + 1

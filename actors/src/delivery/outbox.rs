@@ -102,6 +102,60 @@ pub async fn write(
     Ok(())
 }
 
+/// A message to a person: it can be called off by a later firing, and may have to wait for another one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ToPerson {
+    /// The message.
+    pub message: Message,
+    /// Whom it is for.
+    pub user: String,
+    /// The rule by which they are told.
+    pub rule: String,
+    /// Where the firing stands that it comes from, as a record id.
+    pub firing_pos: Uuid,
+    /// Key of the mark that calls it off (`cancel_marks`).
+    pub cancel_key: Uuid,
+    /// The message of the same transaction that must have ended before this one is claimed.
+    pub after: Option<Uuid>,
+}
+
+/// Bodies of messages to people. Public, as [`DUE_AFTER`] is, for whoever measures a stream against its bare statements.
+pub const TO_PEOPLE: &str =
+    "COPY outbox (outbox_id, created_at, workspace_id, channel, destination_no, subject_key, scope_key,
+     dedupe_key, payload, cause, user_id, rule_id, firing_pos, cancel_key) FROM STDIN BINARY";
+/// When messages to people are due, and behind which.
+pub const DUE_AFTER: &str =
+    "COPY outbox_due (outbox_id, created_at, destination_no, due_at, after) FROM STDIN BINARY";
+
+/// Writes messages to people; as [`write`].
+///
+/// # Errors
+/// The store's.
+pub async fn write_to_people(
+    session: &Session,
+    messages: &[ToPerson],
+    wall: Micros,
+) -> Result<(), tokio_postgres::Error> {
+    let (mut bodies, mut due) = (Rows::new(), Rows::new());
+    for p in messages {
+        let m = &p.message;
+        bodies.row(14).uuid(m.id).time(wall).i32(m.workspace);
+        bodies.text(m.channel).i32(m.destination);
+        bodies
+            .opt_text(m.subject_key.as_deref())
+            .opt_text(m.scope_key.as_deref())
+            .opt_text(m.dedupe_key.as_deref());
+        bodies.text(&m.payload).uuid(m.cause.to_uuid());
+        bodies.text(&p.user).text(&p.rule);
+        bodies.uuid(p.firing_pos).uuid(p.cancel_key);
+        due.row(5).uuid(m.id).time(wall).i32(m.destination);
+        due.time(m.due_at.max(wall)).opt_uuid(p.after);
+    }
+    session.copy(TO_PEOPLE, bodies).await?;
+    session.copy(DUE_AFTER, due).await?;
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -75,6 +75,33 @@ impl Rows {
         }
     }
 
+    /// `text[]`.
+    pub fn texts(&mut self, values: &[String]) -> &mut Rows {
+        let start = self.buffer.len();
+        self.buffer.put_i32(0);
+        self.buffer.put_i32(i32::from(!values.is_empty()));
+        self.buffer.put_i32(0);
+        self.buffer.put_u32(Type::TEXT.oid());
+        if !values.is_empty() {
+            self.buffer
+                .put_i32(i32::try_from(values.len()).unwrap_or(i32::MAX));
+            self.buffer.put_i32(1);
+            for value in values {
+                self.bytes(value.as_bytes());
+            }
+        }
+        self.end_field(start)
+    }
+
+    /// The length of the field that began at `start`, now that it is written.
+    fn end_field(&mut self, start: usize) -> &mut Rows {
+        let written = self.buffer.len() - start - 4;
+        if let Some(slot) = self.buffer.get_mut(start..start + 4) {
+            slot.copy_from_slice(&i32::try_from(written).unwrap_or(0).to_be_bytes());
+        }
+        self
+    }
+
     /// `smallint`.
     pub fn i16(&mut self, value: i16) -> &mut Rows {
         self.buffer.put_i32(2);
@@ -137,11 +164,7 @@ impl Rows {
             self.buffer.truncate(start);
             return self.null();
         }
-        let written = self.buffer.len() - start - 4;
-        if let Some(slot) = self.buffer.get_mut(start..start + 4) {
-            slot.copy_from_slice(&i32::try_from(written).unwrap_or(0).to_be_bytes());
-        }
-        self
+        self.end_field(start)
     }
 
     /// The finished stream: header, rows, trailer. Nothing if there is no row.

@@ -4,6 +4,7 @@
 
 use crate::postgres::pool::{Database, DatabaseError};
 use crate::postgres::types::Tz;
+use crate::recipients::forget;
 use crate::settings::Settings;
 use millrace_schemas::time::{DAY_US, Micros};
 use std::time::Duration;
@@ -31,7 +32,7 @@ struct Kept {
     record: Option<&'static str>,
 }
 
-fn kept(settings: &Settings) -> [Kept; 7] {
+fn kept(settings: &Settings) -> [Kept; 10] {
     let of = |table, days, record| Kept {
         table,
         days,
@@ -50,6 +51,22 @@ fn kept(settings: &Settings) -> [Kept; 7] {
             Some("cause"),
         ),
         of("send_log", settings.delivery.send_log_retention_days, None),
+        // As long as the messages that they explain.
+        of(
+            "firings",
+            settings.delivery.outbox_retention_days,
+            Some("firing_pos"),
+        ),
+        of(
+            "firing_rules",
+            settings.delivery.outbox_retention_days,
+            Some("firing_pos"),
+        ),
+        of(
+            "refusals",
+            settings.delivery.outbox_retention_days,
+            Some("firing_pos"),
+        ),
     ]
 }
 
@@ -70,8 +87,6 @@ ORDER BY i.inhdetachpending DESC NULLS FIRST, c.relname";
 /// One round at a time in the deployment.
 const ONE_AT_A_TIME: &str =
     "SELECT pg_try_advisory_lock(hashtextextended('millrace retention', 0))";
-/// Ends a round.
-const DONE: &str = "SELECT pg_advisory_unlock(hashtextextended('millrace retention', 0))";
 
 /// Drops what is older than the settings keep; answers the partitions that are gone.
 ///
@@ -91,7 +106,7 @@ pub async fn once(
         ))
         .await?;
     let mut gone = Vec::new();
-    // A round that fails lets the lock go with its session, which may outlast this call by a moment.
+    // The session's end lets the lock go.
     if !client
         .query_one(ONE_AT_A_TIME, &[])
         .await?
@@ -104,6 +119,10 @@ pub async fn once(
             gone.extend(drop_days(&mut client, &kept, before).await?);
         }
     }
+    if forget::is_time(wall) {
+        let forgotten = forget::once(&client, wall).await?;
+        tracing::debug!(forgotten, "what the gates remembered");
+    }
     if let Some(before) = before(settings.retention.dead_letters_days, wall) {
         // Open ones stay until a person has replayed or discarded them.
         client
@@ -113,7 +132,6 @@ pub async fn once(
             )
             .await?;
     }
-    client.query_one(DONE, &[]).await?;
     Ok(gone)
 }
 

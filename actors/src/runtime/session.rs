@@ -34,12 +34,6 @@ impl Session {
         &self.client
     }
 
-    /// The bare connection, for whoever has his own statements.
-    #[must_use]
-    pub fn into_client(self) -> Client {
-        self.client
-    }
-
     async fn statement(&self, sql: &'static str) -> Result<Statement, tokio_postgres::Error> {
         if let Some(found) = self.statements.borrow().get(sql) {
             return Ok(found.clone());
@@ -107,6 +101,8 @@ pub enum Failure {
     Fenced,
     /// The store refuses the data of some record: isolate it.
     Data(String),
+    /// What the range brings about is too much for one transaction: its halves are run. Never said of a record alone.
+    TooMuch(String),
     /// `decide` panicked on the record at this index of the batch.
     Panicked(usize, String),
     /// Nothing that a retry would mend: stop the partition, a person looks.

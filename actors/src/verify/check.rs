@@ -25,6 +25,8 @@ pub enum Check {
     Leases,
     /// Each message has its cause, and causes have their messages.
     Causes,
+    /// What was told to people has its keys and its firings.
+    Gates,
     /// Positions are owned and within the log.
     Positions,
     /// Emitted records are numbered as they were given out.
@@ -35,7 +37,7 @@ pub enum Check {
 
 impl Check {
     /// All, in the order in which they run.
-    pub const ALL: [Check; 14] = [
+    pub const ALL: [Check; 15] = [
         Check::Positions,
         Check::Consumed,
         Check::Outcomes,
@@ -48,6 +50,7 @@ impl Check {
         Check::SendLog,
         Check::Leases,
         Check::Causes,
+        Check::Gates,
         Check::Emits,
         Check::Log,
     ];
@@ -67,6 +70,7 @@ impl Check {
             Check::SendLog => "send-log",
             Check::Leases => "leases",
             Check::Causes => "causes",
+            Check::Gates => "gates",
             Check::Positions => "positions",
             Check::Emits => "emits",
             Check::Log => "log",
@@ -94,6 +98,7 @@ impl Check {
             Check::SendLog => "every end of a message stands in the send log",
             Check::Leases => "every claimed message can be given back",
             Check::Causes => "messages have their facts, facts their messages",
+            Check::Gates => "what people were told has its keys and firings",
             Check::Positions => "positions are owned and within the log",
             Check::Emits => "emits are numbered as they were given out",
             Check::Log => "the Postgres log has no hole",
@@ -148,6 +153,10 @@ impl Check {
             Check::Causes => {
                 "Means: something was told that is not in the ledger, or a listener was not told of what is. Do: `millrace trace \
                  CLICK` lists facts and messages side by side."
+            }
+            Check::Gates => {
+                "Means: a firing was decided without being noted, or somebody may be told twice of one event. Do: `millrace rules \
+                 explain` tells what the gates stored; keep a copy of the database, report it with the lines above."
             }
             Check::Positions => {
                 "Means: a partition would read from where there is nothing. Do: `millrace positions list`, `millrace lag`; \

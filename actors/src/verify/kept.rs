@@ -15,6 +15,7 @@ fn tables() -> Vec<&'static str> {
     [
         crate::attribution::store::FACT_TABLES,
         crate::delivery::outbox::TABLES,
+        crate::engagement::store::FACT_TABLES,
     ]
     .concat()
 }

@@ -5,7 +5,7 @@
 //! replica and under a role that may only SELECT. Differences are streamed; a bounded number of examples is kept.
 //!
 //! One file a family of checks: `consumed`, `outcomes`, `ends` (records); `identities`, `bookings`, `parked`,
-//! `dead_letters` (the ledger); `outbox`, `send_log`, `leases`, `causes` (delivery); `positions`, `emits`,
+//! `dead_letters` (the ledger); `outbox`, `send_log`, `leases`, `causes`, `gates` (delivery); `positions`, `emits`,
 //! `log` (the streams). `kept` says what retention has left: nothing dropped on purpose is called lost. `check` has
 //! their names and words, `report` what is found, `snapshot` the transaction.
 //!
@@ -28,6 +28,7 @@ mod consumed;
 mod dead_letters;
 mod emits;
 mod ends;
+mod gates;
 mod identities;
 mod kept;
 mod leases;
@@ -178,6 +179,7 @@ async fn ask(
         Check::SendLog => send_log::check(s, found).await,
         Check::Leases => leases::check(s, found).await,
         Check::Causes => causes::check(s, found).await,
+        Check::Gates => gates::check(s, found).await,
         Check::Positions => positions::check(s, ends, found).await,
         Check::Emits => emits::check(s, found).await,
         Check::Log => log::check(s, found).await,

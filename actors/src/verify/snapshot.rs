@@ -15,7 +15,7 @@ use uuid::Uuid;
 
 /// Tables whose days may be dropped while we read: held by the weakest lock there is, taken before the snapshot, so that what
 /// the snapshot counts can still be read at the end. Writers do not notice.
-const HELD: &str = "LOCK TABLE visits, clicks, conversions, postback_log, rejects, outbox, send_log IN ACCESS SHARE MODE";
+const HELD: &str = "LOCK TABLE visits, clicks, conversions, postback_log, rejects, outbox, send_log, firings IN ACCESS SHARE MODE";
 
 /// Nested loops are off: planned on old statistics, one of them would walk a table for each row of another. No parallel workers:
 /// the deployment needs its processors more than we do.

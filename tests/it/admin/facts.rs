@@ -31,6 +31,7 @@ pub async fn prepare(client: &Client, days: i32) {
         "rejects",
         "outbox",
         "send_log",
+        "firings",
     ] {
         client
             .execute(
@@ -94,6 +95,10 @@ pub async fn one_of_each(client: &Client, workspace: i32, n: i64, campaign: &str
         ("INSERT INTO dead_letters (workspace_id, key, record_id, group_name, topic_no, partition, \"offset\", payload, reason, detail, accepted_at)
                   SELECT $1, convert_to($4, 'UTF8'), $3, 'attribution', 1, 0, 9, convert_to($5, 'UTF8'), 'journey_unknown', 'detail', now()
                   WHERE $2::uuid IS NOT NULL".to_owned(), id(7)),
+        (format!("INSERT INTO firings (workspace_id, firing_pos, accepted_at, firing_id, trigger_id, module, shard, subject, scope, dedupe,
+                  vars, at, notices)
+                  SELECT $1, $3, {of}, 'ev_' || $4, 'news.post', 'core', 's' || $1::int, $5, '', 'd', '{{}}', now(), 0
+                  WHERE $2::uuid IS NOT NULL"), id(8)),
     ] {
         client.execute(&sql, &[&workspace, &key, &record, &foreign, &campaign]).await.unwrap_or_else(|e| panic!("{sql}: {e:?}"));
     }

@@ -6,7 +6,7 @@ use millrace_tests::postgres::connect;
 use std::collections::BTreeSet;
 
 use Check::{
-    Bookings, Causes, Consumed, DeadLetters, Emits, Ends, Identities, Leases, Log, Outbox,
+    Bookings, Causes, Consumed, DeadLetters, Emits, Ends, Gates, Identities, Leases, Log, Outbox,
     Outcomes, Parked, Positions, SendLog,
 };
 
@@ -278,6 +278,16 @@ const CORRUPTIONS: &[(&str, &[Check])] = &[
     (
         "UPDATE log_heads SET next_offset = next_offset + 1 WHERE partition = 2",
         &[Log],
+    ),
+    // Somebody was told by a message that is not there.
+    (
+        "INSERT INTO sent_keys (key, outbox_id, sent_at) VALUES (gen_random_uuid(), gen_random_uuid(), now())",
+        &[Gates],
+    ),
+    // Nothing keeps a message to a person from being sent again.
+    (
+        "UPDATE outbox SET rule_id = 'r', user_id = 'u' WHERE outbox_id = (SELECT min(outbox_id::text)::uuid FROM outbox)",
+        &[Gates],
     ),
 ];
 

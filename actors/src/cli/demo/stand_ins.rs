@@ -1,9 +1,7 @@
-//! Whom the demo delivers to: a stand-in for Meta, a receiver of webhooks and a catcher of mail, on loopback, in this process. They
-//! take messages as the real ones would, some not at the first try, and count for themselves: the recount holds the outbox against
-//! that. What the catcher took can be read at a URL.
+//! Whom the demo delivers to: a stand-in for Meta and a receiver of webhooks, on loopback, in this process. They take messages as
+//! the real ones would, some not at the first try, and count for themselves: the recount holds the outbox against that.
 
 pub mod hook;
-pub mod mail;
 pub mod meta;
 
 use crate::settings::Settings;
@@ -13,7 +11,6 @@ use actix_web::http::header::RETRY_AFTER;
 use actix_web::{App, HttpRequest, HttpResponse, HttpServer, web};
 use anyhow::Context;
 use hook::{Hook, HookCounts};
-use mail::Mail;
 use meta::{Meta, MetaCounts};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -54,12 +51,8 @@ pub struct Counts {
     pub hook: HookCounts,
 }
 
-/// All of them, listening.
+/// Both, listening.
 pub struct StandIns {
-    /// The catcher of mail.
-    pub mail: Arc<Mail>,
-    /// Where what it caught can be read.
-    pub mail_url: String,
     /// The stand-in for Meta.
     pub meta: Arc<Meta>,
     /// The receiver of webhooks.
@@ -68,11 +61,11 @@ pub struct StandIns {
     pub graph_url: String,
     /// Where the webhook listens.
     pub hook_url: String,
-    handles: [ServerHandle; 3],
+    handles: [ServerHandle; 2],
 }
 
 impl StandIns {
-    /// Starts them on free ports of loopback. Needs a running actix system.
+    /// Starts both on free ports of loopback. Needs a running actix system.
     ///
     /// # Errors
     /// No port could be bound.
@@ -89,19 +82,12 @@ impl StandIns {
             hearing.take(|name| headers.get(name)?.to_str().ok(), body, now_secs())
         })
         .context("the receiver of webhooks")?;
-        let mail = Arc::new(Mail::start().context("the catcher of mail")?);
-        let shown = mail.clone();
-        let (page, page_handle) =
-            serve(move |request: &HttpRequest, _: &[u8]| shown.page(request.path()))
-                .context("the page of caught mail")?;
         Ok(StandIns {
-            mail,
-            mail_url: format!("http://{page}/"),
             meta,
             hook,
             graph_url: format!("http://{graph}"),
             hook_url: format!("http://{heard}/millrace"),
-            handles: [graph_handle, hook_handle, page_handle],
+            handles: [graph_handle, hook_handle],
         })
     }
 
@@ -123,7 +109,7 @@ impl StandIns {
         }
     }
 
-    /// They end.
+    /// Both end.
     pub async fn stop(&self) {
         futures::future::join_all(self.handles.iter().map(|h| h.stop(false))).await;
     }

@@ -37,6 +37,10 @@ impl<V: Vertical> Core<V> {
                     tracing::warn!(partition = self.start.partition, %text, "data refused: isolating");
                     return Ok(Ran::Split);
                 }
+                Failure::TooMuch(text) if range.len() > 1 => {
+                    tracing::debug!(partition = self.start.partition, %text, "too much at once: in halves");
+                    return Ok(Ran::Split);
+                }
                 Failure::Data(text) => {
                     self.set_aside(work, range.start, reason::DATA_REFUSED, text)
                         .await?;
@@ -106,7 +110,9 @@ impl<V: Vertical> Core<V> {
         match failure {
             Failure::Fenced => Err(Exit::Fenced),
             Failure::Stop(text) => Err(self.stop_red(text).await),
-            Failure::Data(text) | Failure::Panicked(_, text) => Err(self.stop_red(text).await),
+            Failure::Data(text) | Failure::TooMuch(text) | Failure::Panicked(_, text) => {
+                Err(self.stop_red(text).await)
+            }
             Failure::RolledBack(text) => {
                 tracing::warn!(partition = self.start.partition, %text, "rolled back; again soon");
                 metrics::counter!("batch_retries_total", "group" => V::GROUP.name).increment(1);

@@ -1,0 +1,245 @@
+//! Gates 1 to 4 of a firing, and the notices that are left. Pure: no clock, no I/O.
+
+use super::declared::vars_of;
+use super::rules::Rule;
+use crate::directory::audience::{Reached, Unreached};
+use crate::directory::conditions;
+use crate::modules::Modules;
+use crate::modules::module::Trigger;
+use millrace_schemas::ceiling::Ceiling;
+use millrace_schemas::channel::{Channel, Mode};
+use millrace_schemas::firing::Firing;
+use millrace_schemas::notice::{FiringPos, Notice, NoticeRule};
+use millrace_schemas::notification::project;
+use std::collections::BTreeMap;
+
+/// Why a gate refused: a name from a closed list.
+pub mod why {
+    /// Gate 1: the rule is switched off.
+    pub const RULE_OFF: &str = "rule_off";
+    /// Gate 1: it names a channel that there is not, or none that this trigger can have.
+    pub const DORMANT: &str = "rule_dormant";
+    /// Gate 2: its conditions do not hold, or cannot be read.
+    pub const CONDITIONS: &str = "conditions";
+    /// Gate 3: nobody declares its audience, or its segment is gone.
+    pub const AUDIENCE_UNKNOWN: &str = "audience_unknown";
+    /// Gate 3: the audience is empty; `no_owner` and `no_list` say why, where that is known.
+    pub const NOBODY: &str = "nobody";
+    /// Gate 4: the audience is not within the ceiling.
+    pub const CEILING: &str = "ceiling";
+}
+
+/// What a gate said of a rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Said {
+    /// Which of the trigger's rules.
+    pub rule: usize,
+    /// The gate that refused; 0: none.
+    pub gate: i16,
+    /// Why; empty: it passed.
+    pub reason: &'static str,
+    /// How many users it reaches.
+    pub reached: usize,
+    /// There were more.
+    pub capped: bool,
+}
+
+impl Said {
+    const fn refused(rule: usize, gate: i16, reason: &'static str) -> Said {
+        Said {
+            rule,
+            gate,
+            reason,
+            reached: 0,
+            capped: false,
+        }
+    }
+}
+
+/// The channels of a rule that its trigger can have: one without a stream has no push.
+#[must_use]
+pub fn channels(modules: &Modules, trigger: &Trigger, rule: &Rule) -> Vec<Channel> {
+    let has_stream = modules.stream(&trigger.id).is_some();
+    let can = |c: &Channel| *c != Channel::Push || has_stream;
+    rule.channels.iter().copied().filter(can).collect()
+}
+
+/// Gates 1 and 2.
+///
+/// # Errors
+/// Gate and reason.
+pub fn gates_1_and_2(
+    modules: &Modules,
+    trigger: &Trigger,
+    rule: &Rule,
+    firing: &Firing,
+) -> Result<(), (i16, &'static str)> {
+    if !rule.enabled {
+        return Err((1, why::RULE_OFF));
+    }
+    if rule.unknown_channel || channels(modules, trigger, rule).is_empty() {
+        return Err((1, why::DORMANT));
+    }
+    if !conditions::hold(rule.stored.conditions.as_ref(), &|name| {
+        firing.vars.get(name)
+    }) {
+        return Err((2, why::CONDITIONS));
+    }
+    Ok(())
+}
+
+/// Gate 4: containment, asked again whenever something fires. An audience without a ceiling is within none.
+///
+/// # Errors
+/// Gate and reason.
+pub fn gate_4(ceiling: Ceiling, audience: Ceiling) -> Result<(), (i16, &'static str)> {
+    if ceiling.permits(audience) {
+        Ok(())
+    } else {
+        Err((4, why::CEILING))
+    }
+}
+
+/// What the gates said of a rule so far: refused, or passed on to these users.
+#[derive(Clone, Debug)]
+pub enum Gate {
+    /// Refused.
+    Refused(i16, &'static str),
+    /// Resolved.
+    Open(Reached),
+}
+
+/// A firing's end.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Verdict {
+    /// What was said of each rule, in rule order.
+    pub said: Vec<Said>,
+    /// Users, and which rules want them told.
+    pub users: Vec<(String, Vec<usize>)>,
+}
+
+/// Puts together what the gates said of a firing's rules.
+#[must_use]
+pub fn verdict(gates: &[Gate]) -> Verdict {
+    let mut verdict = Verdict::default();
+    let mut by_user: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+    for (at, gate) in gates.iter().enumerate() {
+        verdict.said.push(match gate {
+            Gate::Refused(gate, reason) => Said::refused(at, *gate, reason),
+            Gate::Open(reached) if reached.users.is_empty() => {
+                let reason = reached.reason.map_or(why::NOBODY, Unreached::word);
+                Said::refused(at, 3, reason)
+            }
+            Gate::Open(reached) => {
+                for user in &reached.users {
+                    by_user.entry(user).or_default().push(at);
+                }
+                Said {
+                    rule: at,
+                    gate: 0,
+                    reason: "",
+                    reached: reached.users.len(),
+                    capped: reached.capped,
+                }
+            }
+        });
+    }
+    let users = by_user.into_iter();
+    verdict.users = users.map(|(user, by)| (user.to_owned(), by)).collect();
+    verdict
+}
+
+/// The notices of a firing, serialised, each with its key in the log.
+#[must_use]
+pub fn notices(
+    modules: &Modules,
+    trigger: &Trigger,
+    ceiling: Ceiling,
+    rules: &[Rule],
+    firing: &Firing,
+    pos: FiringPos,
+    verdict: &Verdict,
+) -> Vec<(Vec<u8>, Vec<u8>)> {
+    if verdict.users.is_empty() {
+        return Vec::new();
+    }
+    let wire: Vec<NoticeRule> = rules
+        .iter()
+        .map(|rule| NoticeRule {
+            id: rule.id.clone(),
+            version: rule.version,
+            channels: channels(modules, trigger, rule),
+            delay_s: rule.delay_s,
+            cooldown_s: rule.cooldown_s,
+            hourly_cap: rule.hourly_cap,
+        })
+        .collect();
+    let Ok(vars) = serde_json::value::to_raw_value(&firing.vars) else {
+        // Keys are text and values came out of JSON: it cannot fail.
+        return Vec::new();
+    };
+    let mut notice = Notice {
+        v: millrace_schemas::WIRE_VERSION,
+        ws: firing.ws,
+        user: String::new(),
+        firing: firing.id.clone(),
+        firing_pos: pos,
+        trigger: firing.trigger.clone(),
+        module: firing.module.clone(),
+        shard: firing.shard.clone(),
+        subject: firing.subject.clone(),
+        scope: firing.scope.clone(),
+        dedupe_key: format!("{}:{}", firing.trigger, firing.dedupe),
+        vars,
+        body: body(trigger, firing),
+        at: firing.at,
+        accepted_at: firing.accepted_at,
+        max_age_s: trigger.max_age_s.and_then(|s| i64::try_from(s).ok()),
+        default_modes: default_modes(trigger),
+        modes: if trigger.allows(Mode::Instant) {
+            Vec::new()
+        } else {
+            trigger.modes.clone()
+        },
+        rules: Vec::new(),
+        ceiling,
+        emit: None,
+        replay: None,
+    };
+    let mut out = Vec::with_capacity(verdict.users.len());
+    for (user, by) in &verdict.users {
+        notice.user.clear();
+        notice.user.push_str(user);
+        notice.rules.clear();
+        let of = by.iter().filter_map(|at| wire.get(*at));
+        notice.rules.extend(of.cloned());
+        if let Ok(payload) = serde_json::to_vec(&notice) {
+            out.push((notice.log_key().into_bytes(), payload));
+        }
+    }
+    out
+}
+
+/// What a generic message says of a firing.
+fn body(trigger: &Trigger, firing: &Firing) -> millrace_schemas::notification::GenericBody {
+    let urls: Vec<&str> = trigger
+        .variables
+        .iter()
+        .filter(|v| v.of == crate::modules::variable::VariableType::Url)
+        .map(|v| &*v.name)
+        .collect();
+    project(
+        &trigger.label,
+        &trigger.description,
+        &urls,
+        &vars_of(firing),
+    )
+}
+
+/// The trigger's own defaults, where they are not the channels'.
+fn default_modes(trigger: &Trigger) -> BTreeMap<Channel, Mode> {
+    let own = Channel::ALL
+        .into_iter()
+        .map(|c| (c, trigger.default_mode(c)));
+    own.filter(|(c, mode)| *mode != c.default_mode()).collect()
+}

@@ -1,0 +1,305 @@
+//! The gates on real PostgreSQL: firings in, outbox rows out, through the actors' own transactions.
+
+mod caps;
+mod world;
+
+use millrace::engagement::explain;
+use serde_json::json;
+use world::{T0, World};
+
+/// An owner hears of their house on the channels that they want, late enough to be called off, and once.
+#[tokio::test]
+async fn an_owner_is_told_once_and_not_again_inside_the_cooldown() {
+    let mut w = World::new().await;
+    w.user("ann", "user").await;
+    w.wants("ann", "g.house.warned", "email", "instant").await;
+    w.rule(
+        "warn",
+        "g.house.warned",
+        "owner",
+        &["email", "inapp", "push"],
+        86_400,
+        100,
+    )
+    .await;
+    w.warned("f1", "h1", Some("ann")).await;
+    w.notices().await;
+    let rows = w.outbox().await;
+    assert_eq!(rows, ["email ann scheduled", "inapp ann scheduled"]);
+    // The later of stream time and the wall clock, and the delay.
+    let due = w
+        .client
+        .query_one(
+            "SELECT min(extract(epoch FROM due_at))::int8 FROM outbox_due",
+            &[],
+        )
+        .await
+        .unwrap();
+    assert_eq!(due.get::<_, i64>(0), T0.0 / 1_000_000 + 900);
+    // The trigger has no stream, and so no push.
+    assert_eq!(w.refusals("f1").await, Vec::<String>::new());
+
+    // The same subject within the cooldown, and another subject.
+    w.at(T0.plus_secs(3_600));
+    w.warned("f2", "h1", Some("ann")).await;
+    w.warned("f3", "h2", Some("ann")).await;
+    w.notices().await;
+    assert_eq!(w.outbox().await.len(), 4);
+    let refused = w.refusals("f2").await;
+    assert_eq!(refused, ["7 email cooldown", "7 inapp cooldown"]);
+    // A day later it has cooled.
+    w.at(T0.plus_secs(86_400));
+    w.warned("f4", "h1", Some("ann")).await;
+    w.notices().await;
+    assert_eq!(w.outbox().await.len(), 6);
+    w.balanced().await;
+}
+
+/// The same event reported twice, and a notice relayed twice, change nothing.
+#[tokio::test]
+async fn one_event_is_told_once_however_often_it_comes() {
+    let mut w = World::new().await;
+    w.user("ann", "user").await;
+    w.rule("warn", "g.house.warned", "owner", &["inapp"], 0, 100)
+        .await;
+    w.warned("f1", "h1", Some("ann")).await;
+    let relayed = w.emitted().await;
+    w.receive(&relayed).await;
+    w.receive(&relayed).await;
+    assert_eq!(w.outbox().await.len(), 1);
+    assert_eq!(w.outcomes("recipients").await, ["applied 1", "duplicate 1"]);
+    // Another firing with the same dedupe text: two frames that tell of one fact.
+    let mut again = w.firing("f2", "g.house.warned", "h1", Some("ann"));
+    again.dedupe = "f1".to_owned();
+    w.fire(&again).await;
+    w.notices().await;
+    assert_eq!(w.outbox().await.len(), 1);
+    assert_eq!(w.refusals("f2").await, ["8 inapp told_already"]);
+    // After a restart, too: what is remembered stands in the store.
+    w.restart().await;
+    again.id = "f3".to_owned();
+    w.fire(&again).await;
+    w.notices().await;
+    assert_eq!(w.outbox().await.len(), 1);
+    w.balanced().await;
+}
+
+/// A firing that calls another off does so whether it is read before the notice is decided or after.
+#[tokio::test]
+async fn a_cancel_is_one_in_either_order() {
+    let mut w = World::new().await;
+    w.user("ann", "user").await;
+    w.rule("warn", "g.house.warned", "owner", &["inapp"], 0, 100)
+        .await;
+    w.client
+        .execute("UPDATE rules SET cancel_on = '{g.house.saved}'", &[])
+        .await
+        .unwrap();
+    // Called off before it was decided.
+    w.warned("f1", "h1", Some("ann")).await;
+    let saved = w.firing("f2", "g.house.saved", "h1", None);
+    w.fire(&saved).await;
+    w.notices().await;
+    assert_eq!(w.outbox().await, Vec::<String>::new());
+    assert_eq!(w.refusals("f1").await, ["0 inapp called_off"]);
+    // One that fires later is its own; so is another house.
+    w.warned("f3", "h1", Some("ann")).await;
+    w.warned("f4", "h2", Some("ann")).await;
+    w.notices().await;
+    assert_eq!(w.outbox().await.len(), 2);
+    // Called off after it was decided: the lease sees the mark.
+    let saved = w.firing("f5", "g.house.saved", "h1", None);
+    w.fire(&saved).await;
+    let called_off = "SELECT count(*) FROM outbox o JOIN cancel_marks m ON m.key = o.cancel_key AND m.firing_pos > o.firing_pos";
+    assert_eq!(w.count(called_off).await, 1);
+    // Another shard's house of the same name is not meant.
+    let mut elsewhere = w.firing("f6", "g.house.saved", "h2", None);
+    elsewhere.shard = "s2".to_owned();
+    w.fire(&elsewhere).await;
+    assert_eq!(w.count(called_off).await, 1);
+    w.balanced().await;
+}
+
+/// A rule wider than its trigger's ceiling reaches nobody, however it came to be stored; so does one whose conditions cannot be read.
+#[tokio::test]
+async fn what_is_wider_or_unreadable_reaches_nobody() {
+    let mut w = World::new().await;
+    w.user("ann", "user").await;
+    w.user("sam", "admin").await;
+    w.rule(
+        "wide",
+        "g.house.warned",
+        "authenticated",
+        &["inapp"],
+        0,
+        100,
+    )
+    .await;
+    w.rule("staff", "g.house.warned", "staff", &["inapp"], 0, 100)
+        .await;
+    w.rule("odd", "g.house.warned", "owner", &["inapp"], 0, 100)
+        .await;
+    w.client
+        .execute(
+            "UPDATE rules SET conditions = '{\"op\": \"xor\", \"nodes\": []}' WHERE rule_id = 'odd'",
+            &[],
+        )
+        .await
+        .unwrap();
+    w.rule("when", "g.house.warned", "owner", &["inapp"], 0, 100)
+        .await;
+    w.client
+        .execute(
+            "UPDATE rules SET conditions = '{\"var\": \"stage\", \"cmp\": \"ne\", \"value\": \"early\"}' WHERE rule_id = 'when'",
+            &[],
+        )
+        .await
+        .unwrap();
+    // Without the variable even `ne` is false.
+    w.warned("f1", "h1", Some("ann")).await;
+    w.notices().await;
+    assert_eq!(w.outbox().await, Vec::<String>::new());
+    let said = w.said("f1").await;
+    assert_eq!(
+        said,
+        [
+            "4 wide ceiling",
+            "4 staff ceiling",
+            "2 odd conditions",
+            "2 when conditions"
+        ]
+    );
+    let mut late = w.firing("f2", "g.house.warned", "h1", Some("ann"));
+    late.vars.insert("stage".to_owned(), json!("late"));
+    w.fire(&late).await;
+    w.notices().await;
+    assert_eq!(w.outbox().await, ["inapp ann scheduled"]);
+    w.balanced().await;
+}
+
+/// What breaks its declaration is rejected by name, and calls nothing off.
+#[tokio::test]
+async fn a_firing_that_breaks_its_declaration_is_rejected() {
+    let mut w = World::new().await;
+    let good = w.firing("f1", "g.house.warned", "h1", None);
+    let mut undeclared = good.clone();
+    undeclared.vars.insert("colour".to_owned(), json!("red"));
+    let mut missing = good.clone();
+    missing.vars.clear();
+    let mut kind = good.clone();
+    kind.vars.insert("stage".to_owned(), json!(7));
+    let mut subject = good.clone();
+    subject.subject = "h2".to_owned();
+    let mut ceiling = good.clone();
+    ceiling.ceiling = Some(millrace_schemas::ceiling::Ceiling::Staff);
+    let mut unknown = good.clone();
+    unknown.trigger = "g.house.sold".to_owned();
+    for f in [&undeclared, &missing, &kind, &subject, &ceiling, &unknown] {
+        w.fire(f).await;
+    }
+    let outcomes = w.outcomes("engagement").await;
+    assert_eq!(
+        outcomes,
+        [
+            "rejected ceiling_incomparable 1",
+            "rejected subject_mismatch 1",
+            "rejected trigger_unknown 1",
+            "rejected variable_missing 1",
+            "rejected variable_type 1",
+            "rejected variable_undeclared 1",
+        ]
+    );
+    assert_eq!(w.count("SELECT count(*) FROM firings").await, 0);
+}
+
+/// Preferences, statuses and rules count as they stand when the notice is decided, not as they stood when it was emitted.
+#[tokio::test]
+async fn what_changed_on_the_way_counts() {
+    let mut w = World::new().await;
+    for user in ["ann", "bob", "cid"] {
+        w.user(user, "user").await;
+        w.wants(user, "g.house.warned", "email", "instant").await;
+    }
+    w.rule("warn", "g.house.warned", "owner", &["email"], 0, 100)
+        .await;
+    for (id, user) in [("f1", "ann"), ("f2", "bob"), ("f3", "cid")] {
+        w.warned(id, id, Some(user)).await;
+    }
+    // One unsubscribes from everything, one is banned, one's address is no longer verified.
+    w.at(T0.plus_secs(1));
+    w.wants("ann", "", "email", "off").await;
+    w.client
+        .batch_execute(
+            "UPDATE users SET status = 'disabled' WHERE user_id = 'bob';
+             UPDATE users SET email_verified = false WHERE user_id = 'cid'",
+        )
+        .await
+        .unwrap();
+    w.notices().await;
+    assert_eq!(w.outbox().await, Vec::<String>::new());
+    assert_eq!(w.refusals("f1").await, ["5 email preference_off"]);
+    assert_eq!(w.refusals("f2").await, ["3 email user_inactive"]);
+    assert_eq!(w.refusals("f3").await, ["5 email unverified"]);
+    // A rule that was switched off tells nobody any more.
+    w.warned("f4", "f4", Some("cid")).await;
+    w.client
+        .execute("UPDATE rules SET enabled = false", &[])
+        .await
+        .unwrap();
+    w.notices().await;
+    assert_eq!(w.refusals("f4").await, ["1 email rule_off"]);
+    w.balanced().await;
+}
+
+/// `explain` says what happened, gate by gate.
+#[tokio::test]
+async fn explain_says_what_the_gates_stored() {
+    let mut w = World::new().await;
+    w.user("ann", "user").await;
+    w.user("bob", "user").await;
+    w.rule("off", "g.house.warned", "owner", &["inapp"], 0, 100)
+        .await;
+    w.client
+        .execute("UPDATE rules SET enabled = false", &[])
+        .await
+        .unwrap();
+    w.rule(
+        "warn",
+        "g.house.warned",
+        "owner",
+        &["inapp", "email"],
+        0,
+        100,
+    )
+    .await;
+    w.warned("f1", "h1", Some("ann")).await;
+    w.notices().await;
+    let event = explain::event(&w.client, w.ws, "f1")
+        .await
+        .unwrap()
+        .unwrap();
+    let lines = |user| explain::explain(&w.client, w.ws, &event, user);
+    let told: Vec<String> = lines("ann")
+        .await
+        .unwrap()
+        .iter()
+        .map(|l| {
+            format!(
+                "{:?} {} {} {} {}",
+                l.gate, l.rule, l.channel, l.verdict, l.reason
+            )
+        })
+        .collect();
+    assert_eq!(
+        told,
+        [
+            "Some(1) off  refused rule_off",
+            "Some(4) warn  passed ",
+            "Some(5) warn email refused preference_off",
+            "None warn inapp told scheduled",
+        ]
+    );
+    let other = lines("bob").await.unwrap();
+    assert_eq!(other.last().unwrap().reason, "not_decided");
+    assert_eq!(explain::event(&w.client, w.ws, "f9").await.unwrap(), None);
+}
