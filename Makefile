@@ -13,7 +13,7 @@ empty :=
 space := $(empty) $(empty)
 export PATH := $(if $(CARGO_HOME),$(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH):$(subst $(space),:,$(brewed))
 
-.PHONY: help demo test fmt fmt-check lint docs deny build suites faults bench
+.PHONY: help demo test fmt fmt-check lint docs deny build suites faults bench ratios
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed 's/:.*## /\t/' | while IFS="$$(printf '\t')" read -r name what; do \
@@ -58,3 +58,7 @@ bench: ## which measurements there are and how to run them
 	@$(CARGO) run -q --locked -p loadtest -- --help
 	@echo
 	@echo "Run one as: $(CARGO) run --release -p loadtest -- COMMAND"
+
+ratios: build ## the product against the bare loop, short: is it still fast enough?
+	@.ci/kafka.sh fetch
+	@.ci/ratios.sh $(ARGS)

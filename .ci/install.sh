@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what this machine lacks, and says what it did.
 #   .ci/install.sh demo    what `make demo` needs: a C toolchain, OpenSSL and zlib headers, PostgreSQL's server binaries, Rust
-#   .ci/install.sh test    the same, and Java and Maven for the suites on Apache Kafka
+#   .ci/install.sh test    the same, and Java and Maven for the suites on Apache Kafka, aiosmtpd for the test of mail
 # Debian and Ubuntu by apt, macOS by brew, Rust by rustup. Quick, and without a word to the network, when nothing is missing.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -58,6 +58,15 @@ has_java() {
   local version
   version=$(java -version 2>&1 | sed -n 's/.* version "\([0-9]*\).*/\1/p' | head -n 1)
   [ -n "$version" ] && [ "$version" -ge 17 ]
+}
+
+# A mail server that is none of ours, for the test of mail.
+has_smtp() {
+  local python
+  for python in /usr/bin/python3 python3; do
+    if have "$python" && "$python" -c 'import aiosmtpd' >/dev/null 2>&1; then return 0; fi
+  done
+  return 1
 }
 
 toolchain_key() { sed -n "s/^$1 *= *\"\([^\"]*\)\".*/\1/p" rust-toolchain.toml; }
@@ -136,6 +145,7 @@ survey() {
       have curl || needed+=(curl)
       [ -f /etc/ssl/certs/ca-certificates.crt ] || needed+=(ca-certificates)
       if [ "$mode" = test ]; then
+        has_smtp || needed+=(python3-aiosmtpd)
         has_java || lacks_java=yes
         have mvn || kafka+=(maven)
       fi

@@ -11,6 +11,8 @@
 //!   here and nowhere else.
 //! - [`attribution`]: visits, clicks, postbacks, conversions: `decide` is pure, `actor` is the shell, `store` its SQL.
 //! - [`delivery`]: the outbox, and one folder a channel: the only way out.
+//! - [`templates`]: what a notice looks like: HTML, text, an inbox item.
+//! - [`unsubscribe`]: the links that mails end with.
 //! - [`engagement`] and [`recipients`]: the gates between what fired and who is told.
 //! - [`erasure`]: a person's contact taken out of everything that is stored.
 //! - [`directory`]: users, links, preferences; audiences, segments, rules.
@@ -38,4 +40,6 @@ pub mod recipients;
 pub mod runtime;
 pub mod sealing;
 pub mod settings;
+pub mod templates;
+pub mod unsubscribe;
 pub mod verify;

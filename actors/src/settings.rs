@@ -265,6 +265,12 @@ pub struct Delivery {
     pub allowed_networks: Vec<String>,
     /// The channel `meta`.
     pub meta: crate::delivery::meta::settings::Meta,
+    /// The channel `email`.
+    pub email: crate::delivery::email::settings::Email,
+    /// The channel `inapp`.
+    pub inapp: crate::delivery::inapp::settings::Inapp,
+    /// The channel `push`.
+    pub push: crate::delivery::push::settings::Push,
     /// The channel `webhook`.
     pub webhook: crate::delivery::webhook::settings::Webhook,
     /// The channel `stub`.
@@ -279,6 +285,9 @@ impl Default for Delivery {
             send_log_retention_days: 90,
             allowed_networks: Vec::new(),
             meta: Default::default(),
+            email: Default::default(),
+            inapp: Default::default(),
+            push: Default::default(),
             webhook: Default::default(),
             stub: Default::default(),
         }

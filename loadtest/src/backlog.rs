@@ -1,6 +1,7 @@
 //! `backlog`: a long backlog in Kafka, drained by one process that is killed once in the middle. Memory must stay flat.
 
-use crate::consume::{verify, watch};
+use crate::books;
+use crate::consume::watch;
 use crate::contender::{Contender, Running, Tuning, attribution};
 use crate::report::{publish, verdict};
 use crate::stack::{Stack, WorkloadOptions, bar};
@@ -106,7 +107,7 @@ async fn measure(options: &Options) -> anyhow::Result<()> {
     let took = began.elapsed();
     process.stop().await?;
     progress.finish_and_clear();
-    verify(&client, Contender::Product, &loaded.totals).await?;
+    books::verify(&client, Contender::Product.name(), &loaded.totals).await?;
     let size: i64 = client
         .query_one("SELECT pg_database_size(current_database())", &[])
         .await?

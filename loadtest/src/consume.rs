@@ -5,7 +5,7 @@ use crate::cpu::Clocks;
 use crate::report::{median, publish, verdict};
 use crate::stack::{self, Stack};
 use crate::workload::{Totals, Workload};
-use crate::{cpu, machine};
+use crate::{books, cpu, machine};
 use anyhow::ensure;
 use std::fmt::Write;
 use std::time::{Duration, Instant};
@@ -170,7 +170,7 @@ async fn one(
     let spent = clocks.since();
     let [kafka, postgres] = spent.trees;
     process.stop().await?;
-    verify(&client, contender, totals).await?;
+    books::verify(&client, contender.name(), totals).await?;
     let records = totals.records as f64;
     let per_record = |d: Duration| d.as_secs_f64() * 1e6 / records;
     let known = consumer + kafka + postgres;
@@ -193,13 +193,25 @@ pub async fn watch(
     client: &Client,
     group: &str,
     records: u64,
+    look: impl FnMut(u64) -> anyhow::Result<()>,
+) -> anyhow::Result<(u64, u64, f64)> {
+    watch_sum(client, "next_offset", group, records, look).await
+}
+
+/// As [`watch`], by another column of the positions.
+///
+/// # Errors
+/// As [`watch`].
+pub async fn watch_sum(
+    client: &Client,
+    column: &'static str,
+    group: &str,
+    records: u64,
     mut look: impl FnMut(u64) -> anyhow::Result<()>,
 ) -> anyhow::Result<(u64, u64, f64)> {
-    let sql = client
-        .prepare(
-            "SELECT coalesce(sum(next_offset), 0)::bigint FROM positions WHERE group_name = $1",
-        )
-        .await?;
+    let sql =
+        format!("SELECT coalesce(sum({column}), 0)::bigint FROM positions WHERE group_name = $1");
+    let sql = client.prepare(&sql).await?;
     let mut began: Option<(u64, Instant)> = None;
     let mut moved = Instant::now();
     let mut before = 0;
@@ -228,59 +240,6 @@ pub async fn watch(
             "no progress for a minute at {at} of {records}"
         );
     }
-}
-
-/// The ledger must hold what the generator says, whoever wrote it.
-///
-/// # Errors
-/// It does not.
-pub async fn verify(client: &Client, contender: Contender, totals: &Totals) -> anyhow::Result<()> {
-    let row = client
-        .query_one(
-            "SELECT (SELECT count(*) FROM visits), (SELECT count(*) FROM clicks), (SELECT count(*) FROM conversions),
-                    (SELECT count(*) FROM conversion_keys), (SELECT count(*) FROM postback_log),
-                    (SELECT count(DISTINCT substring(convert_from(payload, 'UTF8') FROM 'txid=(T[0-9]+)')) FROM parked)",
-            &[],
-        )
-        .await?;
-    let n = |i: usize| u64::try_from(row.get::<_, i64>(i)).unwrap_or(0);
-    let [visits, clicks, conversions, keys, log, parked] = std::array::from_fn(n);
-    ensure!(
-        visits == totals.visits,
-        "{contender:?}: {visits} visits, made {}",
-        totals.visits
-    );
-    ensure!(
-        clicks == totals.clicks,
-        "{contender:?}: {clicks} clicks, made {}",
-        totals.clicks
-    );
-    // At the end of the workload a few postbacks still wait for visits that it no longer holds.
-    let booked = conversions
-        + if contender == Contender::Bare {
-            0
-        } else {
-            parked
-        };
-    ensure!(
-        booked == totals.postbacks,
-        "{contender:?}: {booked} conversions, made {}",
-        totals.postbacks
-    );
-    ensure!(
-        keys == conversions,
-        "{contender:?}: {keys} keys for {conversions} conversions"
-    );
-    let receipts = totals.postbacks + totals.postback_repeats;
-    ensure!(
-        log >= receipts,
-        "{contender:?}: {log} rows in the postback log, {receipts} receipts"
-    );
-    println!(
-        "  ledger of the {}: {visits} visits, {clicks} clicks, {conversions} conversions, {log} log rows, {parked} waiting",
-        contender.name()
-    );
-    Ok(())
 }
 
 fn show(what: &str, r: &Round) {

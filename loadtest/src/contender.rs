@@ -149,7 +149,7 @@ impl Running {
         let log = std::env::temp_dir().join(format!(
             "millrace-loadtest-{}-{}-{}.log",
             std::process::id(),
-            name.replace(' ', "-"),
+            name.replace(|c: char| !c.is_ascii_alphanumeric(), "-"),
             NEXT.fetch_add(1, Ordering::Relaxed)
         ));
         let file = std::fs::File::create(&log)?;

@@ -72,6 +72,12 @@ pub fn resident_peak(pid: u32) -> u64 {
     status_kib(pid, "VmHWM:") * 1_024
 }
 
+/// The same of a process and its children, summed.
+#[must_use]
+pub fn tree_peak(pid: u32) -> u64 {
+    resident_peak(pid) + children(pid).into_iter().map(resident_peak).sum::<u64>()
+}
+
 fn status_kib(pid: u32, name: &str) -> u64 {
     std::fs::read_to_string(format!("/proc/{pid}/status"))
         .ok()

@@ -11,6 +11,7 @@ use crate::workload::{MARK_REPEAT, Target, Totals, Workload};
 use crate::{machine, stack};
 use anyhow::ensure;
 use millrace::attribution::actor::Attribution;
+use millrace::attribution::decide::Record;
 use millrace::attribution::draft::Draft;
 use millrace::runtime::vertical::{Effects, Item, Raw, Start, Vertical};
 use millrace::settings;
@@ -49,7 +50,8 @@ pub struct Options {
     pub dry: bool,
 }
 
-fn topics(partitions: i32) -> [TopicRef; 2] {
+/// Both topics, as numbered by a fresh catalogue.
+pub fn topics(partitions: i32) -> [TopicRef; 2] {
     let topic = |no, name: &str| TopicRef {
         no,
         name: name.to_owned(),
@@ -60,7 +62,7 @@ fn topics(partitions: i32) -> [TopicRef; 2] {
 }
 
 /// CPU time of this thread.
-fn thread_cpu() -> Duration {
+pub fn thread_cpu() -> Duration {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     let nanos = u32::try_from(now.tv_nsec).unwrap_or(0);
     Duration::new(u64::try_from(now.tv_sec).unwrap_or(0), nanos)
@@ -72,7 +74,12 @@ fn thread_cpu() -> Duration {
 /// A record of the workload is not decided as the generator says.
 pub fn run(options: &Options) -> anyhow::Result<()> {
     let topics = topics(options.partitions.max(1));
-    let (batches, totals) = batches(options, &topics);
+    let workload = WorkloadOptions {
+        records: options.records,
+        partitions: options.partitions,
+        seed: options.seed,
+    };
+    let (batches, totals) = batches(&workload, options.batch, &topics);
     let bar = stack::bar("deciding");
     bar.set_length(options.rounds as u64 * 2);
     let (mut decided, mut parsed) = (Vec::new(), Vec::new());
@@ -117,14 +124,13 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     publish("decide", &body, !options.dry)
 }
 
-/// The batches of each partition.
-fn batches(options: &Options, topics: &[TopicRef; 2]) -> (Vec<Vec<Batch>>, Totals) {
-    let workload = WorkloadOptions {
-        records: options.records,
-        partitions: options.partitions,
-        seed: options.seed,
-    };
-    let mut workload = workload.workload();
+/// The batches of each partition, of so many records each, and what the workload holds.
+pub fn batches(
+    options: &WorkloadOptions,
+    records: usize,
+    topics: &[TopicRef; 2],
+) -> (Vec<Vec<Batch>>, Totals) {
+    let mut workload = options.workload();
     let mut made = Workload::blank();
     let partitions = options.partitions.max(1);
     let mut all: Vec<(Vec<Batch>, [i64; 2])> = (0..partitions)
@@ -140,7 +146,7 @@ fn batches(options: &Options, topics: &[TopicRef; 2]) -> (Vec<Vec<Batch>>, Total
         let (Some(topic), Some(offset)) = (topics.get(at), offsets.get_mut(at)) else {
             continue;
         };
-        if batches.last().is_none_or(|b| b.len() >= options.batch) {
+        if batches.last().is_none_or(|b| b.len() >= records) {
             batches.push(Batch::new(partition));
         }
         if let Some(batch) = batches.last_mut() {
@@ -207,6 +213,41 @@ fn decide(
     Ok((took, outcomes, pass.phases))
 }
 
+/// The items of a batch, as the product's shell makes them.
+///
+/// # Errors
+/// A record is none.
+pub fn decode(
+    vertical: &Attribution,
+    batch: &Batch,
+    topics: &[TopicRef],
+    stream: &mut Micros,
+) -> anyhow::Result<Vec<Item<Record>>> {
+    let mut items = Vec::with_capacity(batch.len());
+    for (index, raw) in batch.records().iter().enumerate() {
+        let Some(topic) = topics.iter().find(|t| t.no == raw.topic_no) else {
+            continue;
+        };
+        let decoded = vertical
+            .decode(topic, batch.payload(raw))
+            .map_err(|e| anyhow::anyhow!("{e:?}"))?;
+        *stream = decoded.accepted_at.max(*stream);
+        items.push(Item {
+            id: RecordId {
+                topic_no: raw.topic_no,
+                partition: batch.partition,
+                offset: raw.offset,
+            },
+            index,
+            accepted_at: decoded.accepted_at,
+            stream: *stream,
+            replayed: false,
+            record: decoded.record,
+        });
+    }
+    Ok(items)
+}
+
 impl Pass {
     fn partition(&mut self, batches: &[Batch], topics: &[TopicRef; 2]) -> anyhow::Result<()> {
         let mut vertical = Attribution::new(settings::Attribution {
@@ -234,28 +275,7 @@ impl Pass {
         stream: &mut Micros,
     ) -> anyhow::Result<()> {
         let t0 = thread_cpu();
-        let mut items = Vec::with_capacity(batch.len());
-        for (index, raw) in batch.records().iter().enumerate() {
-            let Some(topic) = topics.iter().find(|t| t.no == raw.topic_no) else {
-                continue;
-            };
-            let decoded = vertical
-                .decode(topic, batch.payload(raw))
-                .map_err(|e| anyhow::anyhow!("{e:?}"))?;
-            *stream = decoded.accepted_at.max(*stream);
-            items.push(Item {
-                id: RecordId {
-                    topic_no: raw.topic_no,
-                    partition: batch.partition,
-                    offset: raw.offset,
-                },
-                index,
-                accepted_at: decoded.accepted_at,
-                stream: *stream,
-                replayed: false,
-                record: decoded.record,
-            });
-        }
+        let items = decode(vertical, batch, topics, stream)?;
         let t1 = thread_cpu();
         ensure!(
             vertical.learn(&items) == 0,

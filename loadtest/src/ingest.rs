@@ -1,5 +1,6 @@
-//! The doors: `POST /e` acknowledged by Kafka, against a bare actix-web 204 that reads the same body. The server has a core of
-//! its own; client, broker and PostgreSQL share the other.
+//! The doors: `POST /e` acknowledged by Kafka, against bare actix-web and bare axum that answer 204 to the same body, and against
+//! axum that awaits one produce a request. Each server has one worker and a core of its own; client, broker and PostgreSQL share
+//! the other.
 
 use crate::client::{self, Seen};
 use crate::contender::{Running, product};
@@ -27,8 +28,11 @@ pub struct Options {
     #[arg(long, default_value_t = 256)]
     pub connections: usize,
     /// Rounds of each server, in turns.
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 5)]
     pub rounds: usize,
+    /// Linger of the producers, in milliseconds: the product's and its peer's.
+    #[arg(long, default_value_t = 5)]
+    pub linger_ms: u64,
     /// Also measured with so many connections, one round each.
     #[arg(long, value_delimiter = ',', default_values_t = [64, 128])]
     pub also: Vec<usize>,
@@ -40,15 +44,71 @@ pub struct Options {
 const SERVER_CPU: u32 = 0;
 const CLIENT_CPU: u32 = 1;
 const CAMPAIGN: &str = "bench";
+/// The topic of the peer: of as many partitions as `clicks`, and nothing else in it.
+const PEER_TOPIC: &str = "peer";
 
-/// One round of one server.
+/// Who answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Server {
+    Doors,
+    Actix,
+    Axum,
+    AxumProduce,
+}
+
+impl Server {
+    const ALL: [Server; 4] = [
+        Server::Doors,
+        Server::Actix,
+        Server::Axum,
+        Server::AxumProduce,
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            Server::Doors => "`POST /e`",
+            Server::Actix => "bare actix-web 204",
+            Server::Axum => "bare axum 204",
+            Server::AxumProduce => "axum, one produce awaited",
+        }
+    }
+
+    /// The comparator's name on its command line.
+    fn kind(self) -> Option<&'static str> {
+        match self {
+            Server::Doors => None,
+            Server::Actix => Some("actix"),
+            Server::Axum => Some("axum"),
+            Server::AxumProduce => Some("axum-produce"),
+        }
+    }
+}
+
+/// CPU time is of a request, in microseconds; `rate` requests a second; latencies in milliseconds.
 #[derive(Clone, Copy, Debug)]
 struct Round {
-    micros: f64,
+    server: f64,
+    broker: f64,
+    client: f64,
+    postgres: f64,
     rate: f64,
     p50: f64,
     p99: f64,
-    broker: f64,
+}
+
+/// A server, where it listens, and its rounds.
+struct Contender {
+    server: Server,
+    running: Running,
+    at: SocketAddr,
+    rounds: Vec<Round>,
+    also: Vec<Round>,
+}
+
+impl Contender {
+    fn of(&self, f: fn(&Round) -> f64) -> f64 {
+        median(&self.rounds.iter().map(f).collect::<Vec<_>>())
+    }
 }
 
 /// Runs it.
@@ -68,7 +128,7 @@ async fn measure(options: &Options) -> anyhow::Result<()> {
         brokers: stack.brokers().to_owned(),
         ..KafkaSettings::default()
     });
-    for topic in [CLICKS, POSTBACKS] {
+    for topic in [CLICKS, POSTBACKS, PEER_TOPIC] {
         admin.create_topic(topic, 8, 1).await?;
     }
     let database = stack.fresh_database(8).await?;
@@ -77,68 +137,48 @@ async fn measure(options: &Options) -> anyhow::Result<()> {
     cpu::pin_tree(stack.postgres_pid(), CLIENT_CPU)?;
     cpu::pin(std::process::id(), CLIENT_CPU)?;
 
-    let (bare_at, doors_at) = (free()?, free()?);
-    let mut command = pinned(std::env::current_exe()?);
-    command.args([
-        "bare-http",
-        "--workers",
-        "1",
-        "--address",
-        &bare_at.to_string(),
-    ]);
-    let mut bare = Running::start(command, "bare server")?;
-    let mut command = pinned(product()?);
-    command
-        .args(["run", "--roles", "doors"])
-        .env("DATABASE_URL", database.url())
-        .env("MILLRACE_LOG__BACKEND", "kafka")
-        .env("MILLRACE_LOG__BROKERS", stack.brokers())
-        .env("MILLRACE_HTTP__DOORS", doors_at.to_string())
-        .env("MILLRACE_HTTP__WORKERS", "1")
-        .env("RUST_LOG", "warn");
-    let mut doors = Running::start(command, "doors")?;
-    up(&mut bare, bare_at).await?;
-    up(&mut doors, doors_at).await?;
-
-    let (warm, connections) = (options.requests / 2, options.connections);
-    round(&bare, bare_at, warm, connections, &stack).await?;
-    round(&doors, doors_at, warm, connections, &stack).await?;
-    let (mut with, mut without) = (Vec::new(), Vec::new());
+    let mut contenders = Vec::new();
+    for server in Server::ALL {
+        let at = free()?;
+        let command = command(server, at, options, &stack, database.url())?;
+        let mut running = Running::start(command, server.name())?;
+        up(&mut running, at).await?;
+        contenders.push(Contender {
+            server,
+            running,
+            at,
+            rounds: Vec::new(),
+            also: Vec::new(),
+        });
+    }
+    for contender in &contenders {
+        round(contender, options.requests / 2, options.connections, &stack).await?;
+    }
     for n in 0..options.rounds.max(1) {
-        for turn in 0..2 {
-            if (n + turn) % 2 == 0 {
-                let r = round(&bare, bare_at, options.requests, connections, &stack).await?;
-                println!("bare 204: {r:?}");
-                without.push(r);
-            } else {
-                let r = round(&doors, doors_at, options.requests, connections, &stack).await?;
-                println!("POST /e: {r:?}");
-                with.push(r);
-            }
+        for turn in 0..contenders.len() {
+            let at = (n + turn) % contenders.len();
+            let Some(contender) = contenders.get_mut(at) else {
+                continue;
+            };
+            let seen = round(contender, options.requests, options.connections, &stack).await?;
+            println!("{}: {seen:?}", contender.server.name());
+            contender.rounds.push(seen);
         }
     }
-    let mut also = Vec::new();
     for connections in options.also.iter().copied() {
-        let without = round(&bare, bare_at, options.requests, connections, &stack).await?;
-        let with = round(&doors, doors_at, options.requests, connections, &stack).await?;
-        also.push((connections, with, without));
+        for contender in &mut contenders {
+            let seen = round(contender, options.requests, connections, &stack).await?;
+            contender.also.push(seen);
+        }
     }
     publish(
         "ingest",
-        &section(options, &with, &without, &also, &stack)?,
+        &section(options, &contenders, &stack)?,
         !options.dry,
     )
 }
 
-fn section(
-    options: &Options,
-    with: &[Round],
-    without: &[Round],
-    also: &[(usize, Round, Round)],
-    stack: &Stack,
-) -> anyhow::Result<String> {
-    let of =
-        |rounds: &[Round], f: fn(&Round) -> f64| median(&rounds.iter().map(f).collect::<Vec<_>>());
+fn section(options: &Options, all: &[Contender], stack: &Stack) -> anyhow::Result<String> {
     let mut out = String::new();
     writeln!(
         out,
@@ -147,49 +187,111 @@ fn section(
     )?;
     writeln!(
         out,
-        "{} requests a round over {} keep-alive connections, one under way on each; the server (one worker) alone on one core;\nclient, broker and PostgreSQL on the other. Medians of {} rounds in turns.\n",
+        "{} requests a round over {} keep-alive connections, one under way on each; each server (one worker) alone on one core;\nclient, broker and PostgreSQL on the other. 8 partitions, linger {} ms. The peer is an axum handler that reads the body as JSON,\nmakes the product's record of it and awaits one `FutureProducer` send (acks=all, idempotent, the same linger, partitioner and\nbytes). CPU-µs a request of every process; medians of {} rounds in turns.\n",
         options.requests,
         options.connections,
-        with.len()
+        options.linger_ms,
+        options.rounds.max(1),
     )?;
     writeln!(
         out,
-        "| | CPU-µs a request (server) | requests/s | p50 | p99 | CPU-µs a request (broker) |"
+        "| | server | broker | client | PostgreSQL | requests/s | p50 | p99 |\n|---|---|---|---|---|---|---|---|"
     )?;
-    writeln!(out, "|---|---|---|---|---|---|")?;
-    for (name, rounds) in [("`POST /e`", with), ("bare actix-web 204", without)] {
-        writeln!(
-            out,
-            "| {name} | {:.1} | {:.0} | {:.1} ms | {:.1} ms | {:.1} |",
-            of(rounds, |r| r.micros),
-            of(rounds, |r| r.rate),
-            of(rounds, |r| r.p50),
-            of(rounds, |r| r.p99),
-            of(rounds, |r| r.broker),
-        )?;
+    for contender in all {
+        let of = |f: fn(&Round) -> f64| contender.of(f);
+        let whole = Round {
+            server: of(|r| r.server),
+            broker: of(|r| r.broker),
+            client: of(|r| r.client),
+            postgres: of(|r| r.postgres),
+            rate: of(|r| r.rate),
+            p50: of(|r| r.p50),
+            p99: of(|r| r.p99),
+        };
+        row(&mut out, contender.server.name(), &whole)?;
     }
-    let ratio = of(with, |r| r.micros) / of(without, |r| r.micros).max(1e-9);
-    for (connections, with, without) in also {
-        for (name, r) in [("`POST /e`", with), ("bare actix-web 204", without)] {
-            writeln!(
-                out,
-                "| {name}, {connections} connections, one round | {:.1} | {:.0} | {:.1} ms | {:.1} ms | {:.1} |",
-                r.micros, r.rate, r.p50, r.p99, r.broker,
-            )?;
+    for (at, connections) in options.also.iter().enumerate() {
+        for contender in all {
+            if let Some(seen) = contender.also.get(at) {
+                let name = format!(
+                    "{}, {connections} connections, one round",
+                    contender.server.name()
+                );
+                row(&mut out, &name, seen)?;
+            }
         }
     }
-    let others: String = also
-        .iter()
-        .map(|(n, with, without)| {
-            format!("; with {n} connections {:.2}", with.micros / without.micros)
-        })
-        .collect();
+    let find = |server| all.iter().find(|c| c.server == server);
+    if let (Some(doors), Some(actix), Some(peer)) = (
+        find(Server::Doors),
+        find(Server::Actix),
+        find(Server::AxumProduce),
+    ) {
+        let cpu = doors.of(|r| r.server);
+        let to_bare = cpu / actix.of(|r| r.server).max(1e-9);
+        let to_peer = cpu / peer.of(|r| r.server).max(1e-9);
+        let rate = doors.of(|r| r.rate) / peer.of(|r| r.rate).max(1e-9);
+        writeln!(
+            out,
+            "\nThe server's CPU to bare actix-web: **{to_bare:.2}** (wanted ≤ 1.50: {}). To the peer that awaits one produce: CPU\n**{to_peer:.2}** (wanted ≤ 0.90: {}), requests/s **{rate:.2}** (wanted ≥ 1.20: {}).",
+            verdict(to_bare <= 1.5),
+            verdict(to_peer <= 0.9),
+            verdict(rate >= 1.2),
+        )?;
+    }
     writeln!(
         out,
-        "\nRatio of the server's CPU: **{ratio:.2}** (wanted ≤ 2.00: {}){others}. What a request costs falls with the requests that\nshare a write to the log: each partition is a request to the broker of its own, every few milliseconds.",
-        verdict(ratio <= 2.0)
+        "All rounds, CPU-µs a request: {}.",
+        all.iter()
+            .map(|c| {
+                let rounds: Vec<String> = c
+                    .rounds
+                    .iter()
+                    .map(|r| format!("{:.1}", r.server))
+                    .collect();
+                format!("{} {}", c.server.name(), rounds.join(", "))
+            })
+            .collect::<Vec<_>>()
+            .join("; ")
     )?;
     Ok(out)
+}
+
+fn row(out: &mut String, name: &str, r: &Round) -> std::fmt::Result {
+    writeln!(
+        out,
+        "| {name} | {:.1} | {:.1} | {:.1} | {:.1} | {:.0} | {:.1} ms | {:.1} ms |",
+        r.server, r.broker, r.client, r.postgres, r.rate, r.p50, r.p99
+    )
+}
+
+fn command(
+    server: Server,
+    at: SocketAddr,
+    options: &Options,
+    stack: &Stack,
+    database: &str,
+) -> anyhow::Result<Command> {
+    let Some(kind) = server.kind() else {
+        let mut command = pinned(product()?);
+        command
+            .args(["run", "--roles", "doors"])
+            .env("DATABASE_URL", database)
+            .env("MILLRACE_LOG__BACKEND", "kafka")
+            .env("MILLRACE_LOG__BROKERS", stack.brokers())
+            .env("MILLRACE_LOG__LINGER_MS", options.linger_ms.to_string())
+            .env("MILLRACE_HTTP__DOORS", at.to_string())
+            .env("MILLRACE_HTTP__WORKERS", "1")
+            .env("RUST_LOG", "warn");
+        return Ok(command);
+    };
+    let mut command = pinned(std::env::current_exe()?);
+    command
+        .args(["bare-http", "--kind", kind, "--workers", "1"])
+        .args(["--address", &at.to_string()])
+        .args(["--brokers", stack.brokers(), "--topic", PEER_TOPIC])
+        .args(["--linger-ms", &options.linger_ms.to_string()]);
+    Ok(command)
 }
 
 fn pinned(program: std::path::PathBuf) -> Command {
@@ -217,30 +319,36 @@ async fn up(server: &mut Running, at: SocketAddr) -> anyhow::Result<()> {
 }
 
 async fn round(
-    server: &Running,
-    at: SocketAddr,
+    contender: &Contender,
     requests: usize,
     connections: usize,
     stack: &Stack,
 ) -> anyhow::Result<Round> {
     let requests = Rc::new(beacons(requests)?);
-    let (before, broker) = (cpu::tree(server.pid()), cpu::tree(stack.kafka_pid()));
-    let seen: Seen = client::run(at, Rc::clone(&requests), connections, 204).await?;
-    let spent = cpu::tree(server.pid()).saturating_sub(before);
-    let broker = cpu::tree(stack.kafka_pid()).saturating_sub(broker);
+    let clocks = cpu::Clocks::read([
+        contender.running.pid(),
+        stack.kafka_pid(),
+        stack.postgres_pid(),
+    ]);
+    let seen: Seen = client::run(contender.at, Rc::clone(&requests), connections, 204).await?;
+    let spent = clocks.since();
     ensure!(
         seen.unwanted == 0,
-        "{} answers were no 204, the first: {}",
+        "{}: {} answers were no 204, the first: {}",
+        contender.server.name(),
         seen.unwanted,
         seen.first_unwanted.unwrap_or_default()
     );
     let each = |d: Duration| d.as_secs_f64() * 1e6 / requests.len() as f64;
+    let [server, broker, postgres] = spent.trees.map(each);
     Ok(Round {
-        micros: each(spent),
+        server,
+        broker,
+        client: each(spent.own),
+        postgres,
         rate: seen.rate(),
         p50: seen.quantile(0.5),
         p99: seen.quantile(0.99),
-        broker: each(broker),
     })
 }
 

@@ -3,6 +3,7 @@
 mod backlog;
 mod bare;
 mod bare_http;
+mod books;
 mod broker;
 mod client;
 mod consume;
@@ -15,10 +16,12 @@ mod faults;
 mod fleet;
 mod hostile;
 mod ingest;
+mod ledger;
 mod log;
 mod machine;
 mod memory;
 mod pace;
+mod peers;
 mod preload;
 mod product;
 mod rebalance;
@@ -30,7 +33,6 @@ mod stack;
 mod workload;
 
 use clap::{Parser, Subcommand};
-use std::net::SocketAddr;
 
 /// The product's allocator, for the comparators too.
 #[global_allocator]
@@ -61,8 +63,10 @@ enum Command {
     Decide(decide::Options),
     /// The gates between a notice and the outbox, with their state in memory.
     Recipients(recipients::Options),
-    /// `POST /e` acknowledged by Kafka against a bare actix-web 204.
+    /// `POST /e` acknowledged by Kafka against bare actix-web and axum, and axum that awaits one produce a request.
     Ingest(ingest::Options),
+    /// Writing the ledger: the product's batch transaction against bare writes of the same rows.
+    Ledger(ledger::Options),
     /// Delivery: the outbox, the channels, the narrow table, a hung destination.
     Delivery {
         #[command(subcommand)]
@@ -84,6 +88,8 @@ enum Command {
     Fuzz(hostile::fuzz::Options),
     /// A million hostile requests against every door and admin route; writes to FAULTS.md.
     Bodies(hostile::bodies::Options),
+    /// Workload W beside Kafka Streams, `sentry_arroyo` and Quix Streams, all into the same PostgreSQL.
+    Peers(peers::Options),
     /// Everything, one after the other; without --short all but the soak, which takes an hour.
     All {
         /// At a small scale and without writing: does it still run?
@@ -95,6 +101,9 @@ enum Command {
     /// The bare loop alone, on topics that are there (used by `consume`).
     #[command(hide = true)]
     BareConsume(bare::Options),
+    /// The bare loop into a ledger topic (used by `peers`).
+    #[command(hide = true)]
+    BareLedger(bare::ledger::Options),
     /// The product's attribution alone, on topics that are there (used by `consume --embedded`).
     #[command(hide = true)]
     ProductConsume(product::Options),
@@ -107,16 +116,9 @@ enum Command {
     /// reqwest alone (used by `delivery meta` and `delivery webhook`).
     #[command(hide = true)]
     DeliverPost(delivery::PostOptions),
-    /// A bare actix-web 204 (used by `ingest`).
+    /// A comparator of the doors (used by `ingest`).
     #[command(hide = true)]
-    BareHttp {
-        /// Where to listen.
-        #[arg(long)]
-        address: SocketAddr,
-        /// Worker threads.
-        #[arg(long, default_value_t = 2)]
-        workers: usize,
-    },
+    BareHttp(bare_http::Options),
 }
 
 fn main() -> anyhow::Result<()> {
@@ -127,6 +129,7 @@ fn main() -> anyhow::Result<()> {
         Command::Decide(options) => decide::run(&options),
         Command::Recipients(options) => recipients::run(&options),
         Command::Ingest(options) => ingest::run(&options),
+        Command::Ledger(options) => ledger::run(&options),
         Command::Delivery { what } => delivery::run(&what),
         Command::DeliverNull(options) => delivery::product(&options),
         Command::DeliverBare(options) => delivery::bare(&options),
@@ -140,10 +143,12 @@ fn main() -> anyhow::Result<()> {
         Command::Fuzz(options) => hostile::fuzz::run(&options),
         Command::Bodies(options) => hostile::bodies::run(&options),
         Command::All { short } => all(short),
+        Command::Peers(options) => peers::run(&options),
         Command::Stand(options) => stack::stand(&options),
         Command::BareConsume(options) => bare::consume(&options).map(|never| match never {}),
+        Command::BareLedger(options) => bare::ledger::run(&options).map(|never| match never {}),
         Command::ProductConsume(options) => product::consume(&options),
-        Command::BareHttp { address, workers } => bare_http::serve(address, workers),
+        Command::BareHttp(options) => bare_http::serve(&options),
     }
 }
 
@@ -172,6 +177,7 @@ fn all(short: bool) -> anyhow::Result<()> {
             (true, ["scale" | "rebalance"]) => &["--short"],
             (true, ["backlog"]) => &["--dry", "--records", "200000"],
             (true, ["soak"]) => &["--dry", "--minutes", "0.5", "--calibrate", "3"],
+            (true, ["ledger"]) => &["--dry", "--records", "40000", "--rounds", "1"],
             (true, ["ingest"]) => &["--dry", "--requests", "5000", "--rounds", "1"],
             (true, _) => &["--dry", "--records", "50000", "--idle", "2"],
         };
@@ -189,6 +195,7 @@ fn all(short: bool) -> anyhow::Result<()> {
     command(&["consume"])?;
     command(&["log"])?;
     command(&["ingest"])?;
+    command(&["ledger"])?;
     for what in ["outbox", "meta", "webhook", "million", "hung"] {
         command(&["delivery", what])?;
     }

@@ -93,6 +93,12 @@ impl Stack {
         self.broker.address()
     }
 
+    /// Kafka's administration.
+    #[must_use]
+    pub fn admin(&self) -> KafkaAdmin {
+        KafkaAdmin::new(&self.settings)
+    }
+
     /// The broker's process.
     #[must_use]
     pub fn kafka_pid(&self) -> u32 {

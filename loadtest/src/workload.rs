@@ -73,6 +73,8 @@ pub struct Made {
     pub early: bool,
     /// When it was accepted, in microseconds since 1970.
     pub accepted_micros: i64,
+    /// Cents of a postback.
+    pub cents: u32,
     /// The partition key.
     pub key: String,
     /// The record.
@@ -98,6 +100,16 @@ pub struct Totals {
     pub postback_repeats: u64,
     /// Postbacks before their visit.
     pub early: u64,
+    /// Cents of the postbacks without repeats, the offer's where one names none: what the conversions must sum up to.
+    pub payout_cents: u64,
+}
+
+impl Totals {
+    /// Records of which something new is to be said: all but repeats of visits and clicks.
+    #[must_use]
+    pub fn decided(&self) -> u64 {
+        self.visits + self.clicks + self.postbacks + self.postback_repeats
+    }
 }
 
 /// What makes a record again: its sort and numbers.
@@ -328,13 +340,15 @@ impl Workload {
         let mut details = Rng::with_seed(mix(self.seed ^ u64::from(recipe.record)));
         let out = &mut made.payload;
         let written = match recipe.sort {
-            Sort::Visit => visit(out, &facts, &click_id, accepted, &mut details),
-            Sort::Click => click(out, &facts, &click_id, accepted, &mut details),
+            Sort::Visit => visit(out, &facts, &click_id, accepted, &mut details).map(|()| None),
+            Sort::Click => click(out, &facts, &click_id, accepted, &mut details).map(|()| None),
             Sort::Postback => {
                 let txid = recipe.record;
                 postback(out, &facts, &click_id, accepted, txid, &mut details)
             }
         };
+        let said = written.ok().flatten();
+        made.cents = said.unwrap_or_else(|| facts.default_cents());
         debug_assert!(written.is_ok(), "writing into a String does not fail");
         let mark = match (repeat, early) {
             (true, _) => MARK_REPEAT,
@@ -366,7 +380,10 @@ impl Workload {
         match made.sort {
             Sort::Visit => t.visits += 1,
             Sort::Click => t.clicks += 1,
-            Sort::Postback => t.postbacks += 1,
+            Sort::Postback => {
+                t.postbacks += 1;
+                t.payout_cents += u64::from(made.cents);
+            }
         }
     }
 
@@ -379,6 +396,7 @@ impl Workload {
             repeat: false,
             early: false,
             accepted_micros: 0,
+            cents: 0,
             key: String::new(),
             payload: String::with_capacity(1_024),
         }

@@ -147,7 +147,14 @@ pub fn has_control(text: &str) -> bool {
 /// The partition key of everything about one click: `<workspace>:<click id>`.
 #[must_use]
 pub fn partition_key(workspace: i32, click_id: &str) -> String {
-    format!("{workspace}:{click_id}")
+    // Once a record at every door: written without the formatter, which costs more than all the rest of it.
+    let mut number = itoa::Buffer::new();
+    let number = number.format(workspace);
+    let mut key = String::with_capacity(number.len() + 1 + click_id.len());
+    key.push_str(number);
+    key.push(':');
+    key.push_str(click_id);
+    key
 }
 
 /// A record's coordinates as one id: topic number (32 bits), partition (32), offset (64). Reversible, so that every row

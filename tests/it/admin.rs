@@ -6,7 +6,9 @@ mod doors;
 pub mod facts;
 mod life;
 mod lists;
+mod mail;
 mod outbox;
+mod people;
 mod plumbing;
 mod routes;
 mod writes;
@@ -56,13 +58,15 @@ fn serve(
     let (tell, told) = std::sync::mpsc::channel();
     let thread = std::thread::spawn(move || {
         actix_rt::System::new().block_on(async move {
-            let state = web::Data::new(ApiState::new(
+            let mut state = ApiState::new(
                 pool(&url, 12),
                 Arc::new(SystemClock),
                 Arc::new(seals),
                 Arc::new(KeyCache::new()),
                 Some("https://t.example/".to_owned()),
-            ));
+            );
+            state.modules = people::modules();
+            let state = web::Data::new(state);
             let server = HttpServer::new(move || {
                 let state = state.clone();
                 App::new().configure(move |config| millrace::api::configure(config, state))

@@ -3,6 +3,7 @@
 mod admin;
 mod attribution;
 mod attribution_model;
+mod channels;
 mod cli;
 mod corpus;
 mod database_tls;
@@ -10,6 +11,7 @@ mod delivery;
 mod delivery_meta;
 mod delivery_webhook;
 mod demo;
+mod directory;
 mod doctor;
 mod doors;
 mod echo;

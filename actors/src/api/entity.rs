@@ -120,6 +120,8 @@ pub(crate) trait Entity: Sized + 'static {
 
     /// From a row of the source.
     fn read(row: &Row) -> Result<Stored<Self::Fields, Self::Shown>, Problem>;
+    /// Adds what is shown and not stored.
+    fn finish(_: &Call<'_>, _: &mut Stored<Self::Fields, Self::Shown>) {}
     /// Marks the fields archived.
     fn archive(fields: &mut Self::Fields);
     /// What the schema cannot say: references, and what is still in use. `before` is none for a new object.
@@ -201,7 +203,13 @@ pub(crate) async fn load<E: Entity>(
         )
         .await?
         .ok_or_else(Problem::not_found)?;
-    E::read(&row)
+    finished::<E>(call, &row)
+}
+
+fn finished<E: Entity>(call: &Call<'_>, row: &Row) -> Result<Stored<E::Fields, E::Shown>, Problem> {
+    let mut stored = E::read(row)?;
+    E::finish(call, &mut stored);
+    Ok(stored)
 }
 
 /// Answers one page of the workspace's objects, narrowed by `conditions`.
@@ -209,7 +217,10 @@ pub(crate) async fn list_by<E: Entity>(
     call: &Call<'_>,
     conditions: Conditions,
 ) -> Result<Answer, Problem> {
-    list(call, E::SOURCE, conditions, |row| view(E::read(row)?)).await
+    list(call, E::SOURCE, conditions, |row| {
+        view(finished::<E>(call, row)?)
+    })
+    .await
 }
 
 /// Reads one.

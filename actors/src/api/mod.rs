@@ -30,6 +30,7 @@ pub mod workspaces;
 
 pub use mounter::{configure, mount_exempt, not_found};
 
+use crate::modules::Modules;
 use crate::postgres::Pool;
 use crate::runtime::clock::SharedClock;
 use crate::sealing::Seals;
@@ -57,6 +58,8 @@ pub struct ApiState {
     pub keys: Arc<KeyCache>,
     /// The doors' URL as the world sees it, without a slash at its end.
     pub public_url: Option<String>,
+    /// What the enabled modules declare; none, unless the process says so.
+    pub modules: Arc<Modules>,
     /// The client's address: the peer's, unless proxies are trusted.
     pub client_address: ClientAddress,
     /// Where firings from outside go; none: no module is enabled.
@@ -80,6 +83,7 @@ impl ApiState {
             seals,
             keys,
             public_url: public_url.map(|u| u.trim_end_matches('/').to_owned()),
+            modules: Arc::default(),
             client_address: Box::new(|request| request.peer_addr().map(|a| a.ip())),
             events: None,
             cursor_key: OnceCell::new(),

@@ -73,6 +73,7 @@ pub const CODES: &[(&str, u16, &str)] = &[
     ("conflict", 409, "It collides with what is there"),
     ("id_taken", 409, "The id is taken"),
     ("slug_taken", 409, "The workspace's id is, or was, in use"),
+    ("email_taken", 409, "Another user has the address"),
     ("in_use", 409, "Something still refers to it"),
     (
         "too_many_keys",

@@ -321,6 +321,27 @@ pub const EXEMPT: &[Exempt] = &[
         "Postbacks as NDJSON",
     ),
     exempt(
+        "unsubscribe",
+        &[Method::Get, Method::Post],
+        "/unsubscribe/{token}",
+        ExemptReason::Page,
+        "What a link in a mail turns off; POST turns it off",
+    ),
+    exempt(
+        "unsubscribe_public",
+        &[Method::Get, Method::Post],
+        "/api/v1/public/engagement/unsubscribe/{token}",
+        ExemptReason::Page,
+        "The same, where links of former mails lead",
+    ),
+    exempt(
+        "unsubscribe_team",
+        &[Method::Get, Method::Post],
+        "/api/v1/public/teams/unsubscribe/{token}",
+        ExemptReason::Page,
+        "The same, where links of the first mails lead",
+    ),
+    exempt(
         "metrics",
         &[Method::Get],
         "/metrics",

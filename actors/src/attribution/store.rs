@@ -166,6 +166,46 @@ async fn claim_provider(
     Ok(())
 }
 
+/// Facts of one table: its COPY, and the rows that a draft makes for it.
+pub struct Facts {
+    /// The statement.
+    pub copy: &'static str,
+    /// The rows.
+    pub rows: fn(&Draft, &[Item<Record>], Now) -> Rows,
+}
+
+/// The tables that a batch writes to without asking what stands there, in the order of writing.
+pub const FACTS: [Facts; 7] = [
+    Facts {
+        copy: VISITS,
+        rows: |draft, items, _| visits(draft, items),
+    },
+    Facts {
+        copy: CLICKS,
+        rows: |draft, _, _| clicks(draft),
+    },
+    Facts {
+        copy: CONVERSIONS,
+        rows: |draft, _, now| conversions(draft, now),
+    },
+    Facts {
+        copy: LOG,
+        rows: |draft, _, now| log(draft, now),
+    },
+    Facts {
+        copy: REJECTS,
+        rows: |draft, _, _| rejects(draft),
+    },
+    Facts {
+        copy: PARKED,
+        rows: |draft, _, _| parked(draft),
+    },
+    Facts {
+        copy: HISTORY,
+        rows: |draft, _, now| history(draft, now),
+    },
+];
+
 /// Writes everything the draft stands for.
 ///
 /// # Errors
@@ -178,13 +218,11 @@ pub async fn write(
 ) -> Result<(), Failure> {
     // One after the other: sent behind one another, a refused COPY leaves the session in its aborted transaction for the next
     // attempt too, which the tests of poison caught.
-    session.copy(VISITS, visits(draft, items)).await?;
-    session.copy(CLICKS, clicks(draft)).await?;
-    session.copy(CONVERSIONS, conversions(draft, now)).await?;
-    session.copy(LOG, log(draft, now)).await?;
-    session.copy(REJECTS, rejects(draft)).await?;
-    session.copy(PARKED, parked(draft)).await?;
-    session.copy(HISTORY, history(draft, now)).await?;
+    for facts in &FACTS {
+        session
+            .copy(facts.copy, (facts.rows)(draft, items, now))
+            .await?;
+    }
     unpark(session, draft).await?;
     change(session, draft, now).await?;
     mend_keys(session, draft).await

@@ -36,6 +36,7 @@ mod signals;
 mod topics;
 mod trace;
 pub mod up;
+mod users;
 mod verify;
 mod workspace;
 
@@ -109,6 +110,9 @@ enum Command {
     /// Make and list workspaces.
     #[command(subcommand)]
     Workspace(workspace::Args),
+    /// Users of a workspace's directory.
+    #[command(subcommand)]
+    Users(users::Args),
     /// Make, list, rotate and revoke API keys.
     #[command(subcommand)]
     Key(key::Args),
@@ -205,6 +209,7 @@ fn dispatch(command: Command, context: Context) -> anyhow::Result<ExitCode> {
             Command::Doctor(args) => doctor::run(&context, args).await,
             Command::Verify(args) => verify::run(&context, args).await,
             Command::Workspace(args) => workspace::run(&context, args).await,
+            Command::Users(args) => users::run(&context, args).await,
             Command::Key(args) => key::run(&context, args).await,
             Command::Secrets(args) => secrets::run(&context, args).await,
             Command::Erase(args) => erase::run(&context, args).await,

@@ -7,6 +7,7 @@ mod http;
 mod observe;
 mod remade;
 mod roles;
+mod seeding;
 
 pub use roles::Roles;
 
@@ -106,6 +107,10 @@ impl Process {
             pool: database.pool()?,
             shutdown: Duration::from_millis(settings.runtime.shutdown_ms),
         };
+        let modules = seeding::modules(&settings)?;
+        if roles.admin {
+            seeding::rules(&works.pool, &modules, &clock).await?;
+        }
         // Actors before doors: what is accepted finds somebody who decides it.
         for mount in mounts {
             let group = Group::start(mount, &settings, &database, &log, &topics, &clock)?;
@@ -123,6 +128,7 @@ impl Process {
             topics: &topics,
             clock: clock.clone(),
             seals,
+            modules: &modules,
             metrics: plan.metrics.clone(),
             stopped: works.stopped(),
             log_disk: plan.log_disk,
@@ -365,6 +371,13 @@ fn delivery(
         poll: Duration::from_millis(settings.delivery.poll_ms),
         drain: Duration::from_millis(settings.runtime.shutdown_ms),
     };
-    let channels = channels::all(&settings.delivery, clock, seals)?;
+    let public_url = settings.http.public_url.as_ref();
+    let channels = channels::all(
+        &settings.delivery,
+        clock,
+        seals,
+        &config.connect,
+        public_url,
+    )?;
     Ok(Delivery::start(&config, channels))
 }

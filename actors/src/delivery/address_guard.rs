@@ -181,6 +181,31 @@ impl GuardedResolver {
     }
 }
 
+impl GuardedResolver {
+    /// The addresses of a host that the guard admits; a host may be an address itself.
+    ///
+    /// # Errors
+    /// [`AddressRefused`] where there is none; the resolver's.
+    pub async fn addresses(
+        &self,
+        host: &str,
+    ) -> Result<Vec<IpAddr>, Box<dyn std::error::Error + Send + Sync>> {
+        let bare = host.trim_start_matches('[').trim_end_matches(']');
+        let found: Vec<IpAddr> = match bare.parse::<IpAddr>() {
+            Ok(address) => vec![address],
+            Err(_) => self.resolver.lookup_ip(host).await?.iter().collect(),
+        };
+        let admitted: Vec<IpAddr> = found
+            .into_iter()
+            .filter(|a| self.guard.admits(*a))
+            .collect();
+        if admitted.is_empty() {
+            return Err(AddressRefused(host.to_owned()).into());
+        }
+        Ok(admitted)
+    }
+}
+
 impl Resolve for GuardedResolver {
     fn resolve(&self, name: Name) -> Resolving {
         let (guard, resolver) = (self.guard.clone(), self.resolver.clone());

@@ -1,6 +1,7 @@
 //! What a channel must say of itself: the questions of every channel, and what its answers mean.
 
 use super::destination::Destination;
+use super::email::suppression::DeadAddress;
 use crate::runtime::session::Session;
 use futures::future::LocalBoxFuture;
 use millrace_schemas::time::Micros;
@@ -80,6 +81,8 @@ pub struct Answer {
     pub excerpt: Option<String>,
     /// Whom it was sent to: hashed or masked.
     pub target: Option<String>,
+    /// Of [`Verdict::Bounced`]: the address that must get nothing any more, written down with the message's end.
+    pub dead_address: Option<Box<DeadAddress>>,
 }
 
 impl Answer {
@@ -91,6 +94,7 @@ impl Answer {
             code: code.into(),
             excerpt: None,
             target: None,
+            dead_address: None,
         }
     }
 
@@ -136,6 +140,12 @@ pub trait Channel: 'static {
     /// What holds for all its destinations.
     fn traits(&self) -> Traits;
 
+    /// Whether nothing is done for it before there is a destination of it: a deployment that does without it is asked no more than
+    /// that.
+    fn waits_for_a_destination(&self) -> bool {
+        false
+    }
+
     /// When a message is tried again after its `attempt`th attempt failed (from 1), before jitter.
     fn backoff(&self, attempt: u16) -> Duration;
 
@@ -152,6 +162,19 @@ pub trait Channel: 'static {
 pub trait Target: 'static {
     /// Whether this one message may still go; asked right before it is sent. An answer ends or postpones it unsent.
     fn admit(&self, message: &Leased, wall: Micros) -> Option<Answer>;
+
+    /// Asks the store of messages that were admitted, right before they are sent: one answer each, in order; some: it ends or
+    /// postpones that message unsent.
+    ///
+    /// # Errors
+    /// The store cannot be asked: nothing is sent, the messages go back, and no attempt is counted.
+    fn ask<'a>(
+        &'a self,
+        messages: &'a [Leased],
+        _wall: Micros,
+    ) -> LocalBoxFuture<'a, Result<Vec<Option<Answer>>, String>> {
+        Box::pin(std::future::ready(Ok(vec![None; messages.len()])))
+    }
 
     /// Sends the messages in one request. One answer each, in order; never panics for what a receiver says.
     fn send(&self, messages: Vec<Leased>) -> LocalBoxFuture<'_, Sent>;

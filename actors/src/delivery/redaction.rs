@@ -12,7 +12,7 @@ struct Rule {
 static RULES: LazyLock<Vec<Rule>> = LazyLock::new(|| {
     [
         // The order matters: what is most telling goes first.
-        (r"[^\s@<>,;:]{1,128}@[^\s@<>,;:]{1,255}", "[address]"),
+        (r"[^\s@<>,;:]{1,128}@+[^\s@<>,;:]{1,255}", "[address]"),
         (r"(?i)\bbearer\s+\S+", "[token]"),
         (r"\?[^\s]+", "?[query]"),
         // Long runs of the letters of base64, hexadecimal and keys with at least one digit in them; words have none.
@@ -61,6 +61,10 @@ mod tests {
             (
                 "no such user jane.doe+x@example.com, sorry",
                 "no such user [address], sorry",
+            ),
+            (
+                "553 <bad@@example.com>... syntax",
+                "553 <[address]>... syntax",
             ),
             ("call +1 (555) 123-4567 now", "call [number] now"),
             ("card 4111111111111111", "card [number]"),

@@ -13,7 +13,7 @@ use actix_web::http::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
     ACCESS_CONTROL_MAX_AGE, HeaderValue,
 };
-use actix_web::web::Payload;
+use actix_web::web::{Bytes, Payload};
 use millrace_schemas::click::Kind;
 use millrace_schemas::ids;
 use millrace_schemas::macros::is_unsubstituted;
@@ -24,6 +24,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use std::borrow::Cow;
 use std::cell::Cell;
+use std::pin::pin;
 use std::rc::Rc;
 
 /// Greatest stage: what the ledger's column holds.
@@ -56,14 +57,16 @@ struct ProviderClick<'a> {
 /// Takes a beacon.
 pub(super) async fn post(door: Rc<Door>, mut payload: Payload) -> HttpResponse {
     let body_read = Cell::new(false);
-    let mut response = door
-        .serve(&body_read, SLOWEST_BODY, async {
+    let work = pin!(async {
+        let (key, record) = {
             let body = body::read(&mut payload, door.shared.setup.http.max_body).await?;
             body_read.set(true);
-            take(&door, &body).await?;
-            Ok(HttpResponse::NoContent().finish())
-        })
-        .await;
+            record(&door, &body)?
+        };
+        door.accept(door.clicks(), key, record).await?;
+        Ok::<_, Refusal>(HttpResponse::NoContent().finish())
+    });
+    let mut response = door.serve(&body_read, SLOWEST_BODY, work).await;
     response
         .headers_mut()
         .insert(ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*"));
@@ -81,7 +84,8 @@ pub(super) fn preflight(door: &Door) -> HttpResponse {
         .finish()
 }
 
-async fn take(door: &Door, body: &[u8]) -> Result<(), Refusal> {
+/// Key and record of a beacon. Made before anything is waited for: a request that waits for the log keeps only these.
+fn record(door: &Door, body: &[u8]) -> Result<(Bytes, Bytes), Refusal> {
     body::check_raw_object(body)?;
     let beacon: Beacon<'_> = serde_json::from_slice(body).map_err(|e| body::parse_refusal(&e))?;
     let now = door.now();
@@ -120,7 +124,7 @@ async fn take(door: &Door, body: &[u8]) -> Result<(), Refusal> {
     }
     let key = ids::partition_key(workspace, &beacon.click_id);
     let bytes = wire::to_bytes(&record, 128 + body.len()).map_err(|_| unwritable())?;
-    door.accept(door.clicks(), key.into(), bytes).await
+    Ok((key.into(), bytes))
 }
 
 /// What any door can say of a click id before it is looked up.

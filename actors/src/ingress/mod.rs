@@ -5,7 +5,7 @@
 //!   [`health`] `/metrics`, `/healthz`, `/readyz`.
 //! - [`snapshot`]: the configuration that doors hold; they ask no table while they serve. [`compile`]: how it is made.
 //! - [`state`]: what all doors share, and the one way to have a record accepted. [`server`]: how they are mounted.
-//! - [`body`], [`client`], [`disk`], [`errors`], [`counts`], [`keys`], [`wire`]: what they need for it.
+//! - [`body`], [`client`], [`disk`], [`errors`], [`counts`], [`keys`], [`wire`], `patience`: what they need for it.
 //!
 //! What may not live here: rows (attribution books what doors produced), any knowledge of what became of a record.
 
@@ -20,6 +20,7 @@ pub mod disk;
 pub mod errors;
 pub mod health;
 pub mod keys;
+mod patience;
 pub mod postback;
 pub mod server;
 pub mod snapshot;

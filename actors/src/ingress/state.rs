@@ -7,6 +7,7 @@ use super::disk::DiskWatch;
 use super::errors::Refusal;
 use super::health::Readiness;
 use super::keys::{HeldKeys, KeyCheck};
+use super::patience::{Elapsed, Patience};
 use super::snapshot::SnapshotHandle;
 use crate::runtime::clock::SharedClock;
 use crate::runtime::failpoint;
@@ -97,6 +98,7 @@ impl DoorState {
 pub(super) struct Door {
     pub(super) shared: Arc<Shared>,
     pub(super) counts: DoorCounts,
+    patience: Patience,
 }
 
 impl Door {
@@ -104,6 +106,7 @@ impl Door {
         Rc::new(Door {
             shared: Arc::clone(&state.0),
             counts: DoorCounts::new(name),
+            patience: Patience::default(),
         })
     }
 
@@ -171,10 +174,10 @@ impl Door {
         work: impl Future<Output = Result<HttpResponse, Refusal>>,
     ) -> HttpResponse {
         let deadline = self.shared.setup.ack_timeout.saturating_add(body);
-        let answer = match tokio::time::timeout(deadline, work).await {
+        let answer = match self.patience.bound(deadline, work).await {
             Ok(answer) => answer,
-            Err(_) if body_read.get() => Err(Refusal::log_away()),
-            Err(_) => Err(Refusal::body_slow()),
+            Err(Elapsed) if body_read.get() => Err(Refusal::log_away()),
+            Err(Elapsed) => Err(Refusal::body_slow()),
         };
         match answer {
             Ok(response) => {

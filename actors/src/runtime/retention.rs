@@ -87,6 +87,8 @@ ORDER BY i.inhdetachpending DESC NULLS FIRST, c.relname";
 /// One round at a time in the deployment.
 const ONE_AT_A_TIME: &str =
     "SELECT pg_try_advisory_lock(hashtextextended('millrace retention', 0))";
+/// Ends a round.
+const DONE: &str = "SELECT pg_advisory_unlock(hashtextextended('millrace retention', 0))";
 
 /// Drops what is older than the settings keep; answers the partitions that are gone.
 ///
@@ -106,7 +108,7 @@ pub async fn once(
         ))
         .await?;
     let mut gone = Vec::new();
-    // The session's end lets the lock go.
+    // A round that fails lets the lock go with its session, which may outlast this call by a moment.
     if !client
         .query_one(ONE_AT_A_TIME, &[])
         .await?
@@ -132,6 +134,7 @@ pub async fn once(
             )
             .await?;
     }
+    client.query_one(DONE, &[]).await?;
     Ok(gone)
 }
 

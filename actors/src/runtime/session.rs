@@ -34,6 +34,12 @@ impl Session {
         &self.client
     }
 
+    /// The bare connection, for whoever has his own statements.
+    #[must_use]
+    pub fn into_client(self) -> Client {
+        self.client
+    }
+
     async fn statement(&self, sql: &'static str) -> Result<Statement, tokio_postgres::Error> {
         if let Some(found) = self.statements.borrow().get(sql) {
             return Ok(found.clone());

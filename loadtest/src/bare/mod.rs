@@ -9,6 +9,8 @@
 //! row is written and later deleted, their second log row written, and their conversion booked at once), and the visit
 //! behind a click id (campaign, offers, visit id).
 
+pub mod ledger;
+mod line;
 mod rows;
 
 use anyhow::{Context, ensure};

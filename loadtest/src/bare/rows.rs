@@ -133,9 +133,18 @@ impl Batch {
             Some(returned) if returned == sidecar => (facts.sidecar_id(), "monetization"),
             _ => (facts.offer_id(), "navigation"),
         };
-        let payout = said
-            .payout
-            .unwrap_or_else(|| Decimal::new(i64::from(facts.default_cents()), 2));
+        // A sidecar offer of the workload has no payout of its own.
+        let default = match role {
+            "navigation" => Decimal::new(i64::from(facts.default_cents()), 2),
+            _ => Decimal::ZERO,
+        };
+        let flags = match (role, said.payout.is_some(), said.offer_id.is_some()) {
+            ("navigation", true, true) => "offer_id_unmatched",
+            ("navigation", false, true) => "offer_id_unmatched,payout_defaulted",
+            ("navigation", false, false) => "payout_defaulted",
+            (_, false, _) => "payout_defaulted,payout_unknown",
+            _ => "",
+        };
         let became = Became {
             outcome: Outcome::Applied,
             conversion: Some(record_id),
@@ -156,16 +165,14 @@ impl Batch {
         out.opt_text(said.event.as_deref());
         out.opt_text(said.provider_event.as_deref());
         out.opt_text(said.offer_id.as_deref());
-        out.decimal(payout).text("USD").text(said.status.name());
+        out.decimal(said.payout.unwrap_or(default))
+            .text("USD")
+            .text(said.status.name());
         out.time(record.accepted_at);
         out.opt_text(said.email_hash.as_deref());
         out.opt_text(said.phone_hash.as_deref());
         out.opt_text(said.lead_hash.as_deref());
-        out.text(if said.payout.is_none() {
-            "payout_defaulted"
-        } else {
-            ""
-        });
+        out.text(flags);
         Ok(())
     }
 

@@ -16,6 +16,7 @@ mod webhook;
 pub use bare::Options as BareOptions;
 pub use null::Options as NullOptions;
 pub use post::Options as PostOptions;
+pub use store::connect;
 
 /// What to measure.
 #[derive(Clone, Debug, clap::Subcommand)]

@@ -6,7 +6,8 @@
 
 mod section;
 
-use crate::consume::{slice, verify, watch};
+use crate::books;
+use crate::consume::{slice, watch};
 use crate::contender::{Contender, Tuning, attribution};
 use crate::cpu::Clocks;
 use crate::disk;
@@ -210,7 +211,7 @@ async fn one(
     let (peak, transactions) = (fleet.peak(), fleet.transactions()?);
     let since = written_since(&client, &written).await?;
     fleet.stop().await?;
-    verify(&client, Contender::Product, totals).await?;
+    books::verify(&client, Contender::Product.name(), totals).await?;
     let records = totals.records as f64;
     let per_record = |d: Duration| d.as_secs_f64() * 1e6 / records;
     let product = all.saturating_sub(joined);

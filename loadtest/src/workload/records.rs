@@ -98,7 +98,8 @@ pub(super) fn click(
     )
 }
 
-/// A network's postback: a transaction, its payout and status, and what networks send beside.
+/// A network's postback: a transaction, its payout and status, and what networks send beside. The cents that it
+/// books, unless it books the served offer's default: a sidecar offer has none.
 pub(super) fn postback(
     out: &mut String,
     facts: &VisitFacts,
@@ -106,7 +107,8 @@ pub(super) fn postback(
     accepted: i64,
     txid: u32,
     rng: &mut Rng,
-) -> std::fmt::Result {
+) -> Result<Option<u32>, std::fmt::Error> {
+    let mut said = None;
     write!(
         out,
         r#"{{"v":1,"workspace":{},"network":"{}","accepted_at":{accepted},"query":"click_id={click_id}&txid=T{txid:010}&event={}"#,
@@ -121,6 +123,7 @@ pub(super) fn postback(
     if rng.u8(0..10) < 7 {
         let cents = rng.u32(50..20_000);
         write!(out, "&payout={}.{:02}", cents / 100, cents % 100)?;
+        said = Some(cents);
     }
     match rng.u8(0..20) {
         0 => out.push_str("&status=rejected"),
@@ -128,7 +131,10 @@ pub(super) fn postback(
         _ => out.push_str("&status=approved"),
     }
     match rng.u8(0..10) {
-        0..=2 => write!(out, "&offer_id={:05}", facts.campaign())?,
+        0..=2 => {
+            write!(out, "&offer_id={:05}", facts.campaign())?;
+            said = said.or(Some(0));
+        }
         3 => write!(out, "&offer_id=99{:05}", facts.campaign())?,
         _ => {}
     }
@@ -147,5 +153,5 @@ pub(super) fn postback(
         accepted / 1_000_000
     )?;
     out.push_str("\"}");
-    Ok(())
+    Ok(said)
 }

@@ -54,6 +54,37 @@ fn body_for(schema: &Value, item: &Value) -> Value {
     Value::Object(body)
 }
 
+/// An address that the first workspace suppresses, and the second does not.
+const SUPPRESSED: &str = "dora@alpha.example";
+
+/// What people are told by: a transport, a suppressed address, an endpoint.
+async fn people_are_told(c: &Caller) {
+    let me = c.get("/v1/me").await.expect(200);
+    let name = me["workspace"]["id"]
+        .as_str()
+        .or(me["workspace"].as_str())
+        .expect("a workspace")
+        .to_owned();
+    c.post(
+        "/v1/mail-transports",
+        json!({"host": "smtp.example.com", "port": 587, "sender_address": format!("news@{name}.example"), "brand_name": name}),
+    )
+    .await
+    .expect(201);
+    c.post(
+        "/v1/suppressions",
+        json!({"address": format!("dora@{name}.example"), "detail": name}),
+    )
+    .await
+    .expect(201);
+    c.post(
+        "/v1/push-subscriptions",
+        json!({"user": format!("user-of-{name}"), "endpoint": format!("https://push.example/{name}")}),
+    )
+    .await
+    .expect(201);
+}
+
 #[actix_rt::test]
 async fn no_operation_reaches_another_workspace() {
     let api = Api::start().await;
@@ -66,6 +97,10 @@ async fn no_operation_reaches_another_workspace() {
     // The other is no empty workspace, only another one.
     let (theirs, _, _) = set_up(&other, "autumn").await;
     one_of_each(&client, b, 200, "autumn", &theirs).await;
+
+    for c in [&owner, &other] {
+        people_are_told(c).await;
+    }
 
     let before = everything(&owner).await;
     let mut tried = BTreeSet::new();
@@ -164,6 +199,22 @@ async fn no_operation_reaches_another_workspace() {
                     .await
                     .refused(400, "cursor_mismatch");
             }
+        } else if op.method == Method::Get && op.place == Place::Workspace {
+            // Neither a list nor one thing: whatever it tells, it is nothing of the owner's.
+            tried.insert(op.id);
+            let reply = other.get(op.path).await;
+            assert!(
+                matches!(reply.status, 200 | 400),
+                "{}: {:#}",
+                op.id,
+                reply.body
+            );
+            let said = reply.body.to_string();
+            assert!(
+                !ids_in(&before).iter().any(|id| said.contains(id)),
+                "{}: {said}",
+                op.id
+            );
         }
     }
     // What makes things, asked with everything that the owner has of the kind, so with the owner's ids wherever one is named: it
@@ -174,6 +225,13 @@ async fn no_operation_reaches_another_workspace() {
         let makes =
             op.method == Method::Post && op.params.is_empty() && op.place == Place::Workspace;
         if !makes {
+            continue;
+        }
+        // It takes an address, not an id: the other has suppressed another one.
+        if op.id == "release_suppression" {
+            let reply = other.post(op.path, json!({"address": SUPPRESSED})).await;
+            assert_eq!(reply.expect(200)["lifted"], json!(false));
+            tried.insert(op.id);
             continue;
         }
         // One that is no list's: this walk does not know what to ask it with, and fails here.

@@ -10,6 +10,7 @@ use actix_web::test::{TestRequest, init_service, try_call_service};
 use millrace::api::registry::EXEMPT;
 use millrace::ingress::server;
 use millrace::ingress::snapshot::SnapshotHandle;
+use millrace::unsubscribe::{self, Subscription};
 use millrace_schemas::click::ClickRecord;
 use millrace_schemas::postback::PostbackRecord;
 use millrace_tests::memory_log::MemoryLog;
@@ -55,9 +56,13 @@ async fn no_door_reaches_another_workspace() {
     let log = Arc::new(MemoryLog::default());
     let state = doors(url, snapshot, Arc::clone(&log));
     let shared = admin(url);
+    let pages = unsubscribe::Pages::new(pool(url, 2));
+    let links = unsubscribe::key(&api.database.client().await).await;
+    let links = links.expect("a key");
     let service = init_service(
         App::new()
             .configure(|config| server::configure(config, &state))
+            .configure(|config| unsubscribe::configure(config, &pages))
             .configure(|config| millrace::api::configure(config, shared)),
     )
     .await;
@@ -155,6 +160,31 @@ async fn no_door_reaches_another_workspace() {
                 let own = json!({"id": "1", "network": theirs, "click_id": "of-alpha"});
                 assert_eq!(ask(batch("postbacks", &own)).await.2, [b]);
                 pinned("postbacks", &own).await;
+            }
+            "unsubscribe" | "unsubscribe_public" | "unsubscribe_team" => {
+                // The link alone says whose it is: the same user's name in another workspace is another user.
+                let subscription = Subscription {
+                    workspace: a,
+                    user: "dora".to_owned(),
+                    channel: "email".to_owned(),
+                    scope: String::new(),
+                };
+                let token = links.sign(&subscription).expect("a link");
+                let uri = format!("{}?workspace={b}", exempt.path.replace("{token}", &token));
+                let request = TestRequest::post()
+                    .uri(&uri)
+                    .insert_header(bearer.clone())
+                    .insert_header(("x-workspace", "beta"));
+                let (status, _, records) = ask(request).await;
+                assert_eq!((status, records.len()), (200, 0));
+                let store = api.database.client().await;
+                let rows = store
+                    .query("SELECT workspace_id FROM preferences", &[])
+                    .await;
+                let off: Vec<i32> = rows.expect("rows").iter().map(|r| r.get(0)).collect();
+                assert_eq!(off, [a]);
+                let forged = TestRequest::post().uri(&uri.replacen("/2.", "/3.", 1));
+                assert_eq!(ask(forged).await.0, 404);
             }
             // Of the process and of the interface: nothing of any workspace's.
             "metrics" | "healthz" | "readyz" | "openapi" => {

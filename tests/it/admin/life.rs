@@ -46,6 +46,7 @@ pub async fn set_up(c: &Caller, campaign: &str) -> (String, String, String) {
         .await
         .expect(201);
     assert_eq!(made["routing"], routing);
+    super::people::one_of_each(c).await;
     (
         id_of(&network),
         id_of(&offer),

@@ -17,6 +17,7 @@ use millrace::ingress::state::{DoorSetup, DoorState};
 use millrace::runtime::clock::SystemClock;
 use millrace::sealing::Seals;
 use millrace::settings::Http;
+use millrace::unsubscribe::Pages;
 use millrace_tests::memory_log::MemoryLog;
 use millrace_tests::postgres::pool;
 use millrace_topics::contract::TopicRef;
@@ -99,6 +100,7 @@ async fn nothing_is_mounted_that_the_registry_does_not_list() {
         Arc::default(),
     );
     let api = admin(nowhere);
+    let pages = Pages::new(pool(nowhere, 1));
     let seen = Rc::new(RefCell::new(String::new()));
     let tell = Rc::clone(&seen);
     let service = init_service(
@@ -110,6 +112,7 @@ async fn nothing_is_mounted_that_the_registry_does_not_list() {
                 service.call(request)
             })
             .configure(|config| server::configure(config, &state))
+            .configure(|config| millrace::unsubscribe::configure(config, &pages))
             .configure(|config| millrace::api::configure(config, api)),
     )
     .await;

@@ -1,5 +1,6 @@
 //! The operations: one file a kind of thing, each with its entries of the registry and their handlers.
 
+pub mod account_links;
 pub mod campaigns;
 pub mod conversions;
 pub mod dead_letters;
@@ -8,13 +9,21 @@ pub mod destinations;
 pub mod events;
 pub mod facts;
 pub mod keys;
+pub mod mail_transports;
 pub mod me;
 pub mod networks;
 pub mod offers;
 pub mod outcomes;
 pub mod pixels;
 pub mod postback_info;
+pub mod push_subscriptions;
 pub mod routing;
+pub mod rules;
+pub mod segments;
+pub mod sends;
+pub mod suppressions;
+pub mod triggers;
+pub mod users;
 pub mod waiting;
 pub mod webhooks;
 pub mod workspaces;
@@ -34,7 +43,16 @@ pub fn all() -> Vec<Operation> {
     all.extend(campaigns::operations());
     all.extend(pixels::operations());
     all.extend(webhooks::operations());
+    all.extend(users::operations());
+    all.extend(account_links::operations());
+    all.extend(triggers::operations());
+    all.extend(segments::operations());
+    all.extend(rules::operations());
+    all.extend(mail_transports::operations());
+    all.extend(suppressions::operations());
+    all.extend(push_subscriptions::operations());
     all.extend(deliveries::operations());
+    all.extend(sends::operations());
     all.extend(destinations::operations());
     all.extend(facts::operations());
     all.extend(conversions::operations());

@@ -7,6 +7,7 @@ use crate::api::problem::Problem;
 use crate::api::registry::{Effect, Method, Operation, Param, Place, Precondition};
 use crate::api::schema::{input, output};
 use crate::api::workspaces::{self, COLUMNS, WorkspaceRow};
+use crate::directory::seeds;
 use futures::future::LocalBoxFuture;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -204,6 +205,8 @@ fn create<'a>(call: &'a Call<'a>) -> LocalBoxFuture<'a, Result<Answer, Problem>>
         let name = new.name.unwrap_or_default();
         let row =
             workspaces::create(call.tx, &new.id, &name, new.store_ip, &call.actor.key_id).await?;
+        let now = call.state.clock.wall();
+        seeds::seed(call.tx, &call.state.modules, Some(row.workspace_id), now).await?;
         let mut answer = answer(row)?;
         answer.location = Some(format!("/v1/workspaces/{}", new.id));
         Ok(answer)

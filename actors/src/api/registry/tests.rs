@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 const VERBS: &[&str] = &[
     "list", "get", "create", "update", "replace", "delete", "set", "revoke", "rotate", "test",
-    "replay", "bulk", "enable", "cancel", "release", "pause", "resume", "emit",
+    "replay", "bulk", "enable", "disable", "cancel", "release", "pause", "resume", "emit",
 ];
 
 #[test]

@@ -1,7 +1,9 @@
-//! Whom the demo delivers to: a stand-in for Meta and a receiver of webhooks, on loopback, in this process. They take messages as
-//! the real ones would, some not at the first try, and count for themselves: the recount holds the outbox against that.
+//! Whom the demo delivers to: a stand-in for Meta, a receiver of webhooks and a catcher of mail, on loopback, in this process. They
+//! take messages as the real ones would, some not at the first try, and count for themselves: the recount holds the outbox against
+//! that. What the catcher took can be read at a URL.
 
 pub mod hook;
+pub mod mail;
 pub mod meta;
 
 use crate::settings::Settings;
@@ -11,6 +13,7 @@ use actix_web::http::header::RETRY_AFTER;
 use actix_web::{App, HttpRequest, HttpResponse, HttpServer, web};
 use anyhow::Context;
 use hook::{Hook, HookCounts};
+use mail::Mail;
 use meta::{Meta, MetaCounts};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -51,8 +54,12 @@ pub struct Counts {
     pub hook: HookCounts,
 }
 
-/// Both, listening.
+/// All of them, listening.
 pub struct StandIns {
+    /// The catcher of mail.
+    pub mail: Arc<Mail>,
+    /// Where what it caught can be read.
+    pub mail_url: String,
     /// The stand-in for Meta.
     pub meta: Arc<Meta>,
     /// The receiver of webhooks.
@@ -61,11 +68,11 @@ pub struct StandIns {
     pub graph_url: String,
     /// Where the webhook listens.
     pub hook_url: String,
-    handles: [ServerHandle; 2],
+    handles: [ServerHandle; 3],
 }
 
 impl StandIns {
-    /// Starts both on free ports of loopback. Needs a running actix system.
+    /// Starts them on free ports of loopback. Needs a running actix system.
     ///
     /// # Errors
     /// No port could be bound.
@@ -82,12 +89,19 @@ impl StandIns {
             hearing.take(|name| headers.get(name)?.to_str().ok(), body, now_secs())
         })
         .context("the receiver of webhooks")?;
+        let mail = Arc::new(Mail::start().context("the catcher of mail")?);
+        let shown = mail.clone();
+        let (page, page_handle) =
+            serve(move |request: &HttpRequest, _: &[u8]| shown.page(request.path()))
+                .context("the page of caught mail")?;
         Ok(StandIns {
+            mail,
+            mail_url: format!("http://{page}/"),
             meta,
             hook,
             graph_url: format!("http://{graph}"),
             hook_url: format!("http://{heard}/millrace"),
-            handles: [graph_handle, hook_handle],
+            handles: [graph_handle, hook_handle, page_handle],
         })
     }
 
@@ -109,7 +123,7 @@ impl StandIns {
         }
     }
 
-    /// Both end.
+    /// They end.
     pub async fn stop(&self) {
         futures::future::join_all(self.handles.iter().map(|h| h.stop(false))).await;
     }

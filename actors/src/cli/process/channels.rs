@@ -3,10 +3,14 @@
 use crate::delivery::address_guard::AddressGuard;
 use crate::delivery::channel::Channel;
 use crate::delivery::dispatcher::MakeChannel;
+use crate::delivery::email::EmailChannel;
+use crate::delivery::inapp::InappChannel;
 use crate::delivery::meta::channel::MetaChannel;
+use crate::delivery::push::PushChannel;
 use crate::delivery::stub::channel::StubChannel;
 use crate::delivery::webhook::channel::WebhookChannel;
 use crate::runtime::clock::SharedClock;
+use crate::runtime::session::Connect;
 use crate::sealing::Seals;
 use crate::settings;
 use std::rc::Rc;
@@ -20,6 +24,8 @@ pub(super) fn all(
     settings: &settings::Delivery,
     clock: &SharedClock,
     seals: &Arc<Seals>,
+    connect: &Connect,
+    public_url: Option<&String>,
 ) -> anyhow::Result<Vec<MakeChannel>> {
     let guard = AddressGuard::new(&settings.allowed_networks)?;
     let mut channels: Vec<MakeChannel> = Vec::new();
@@ -31,6 +37,27 @@ pub(super) fn all(
     let guarded = guard.clone();
     channels.push(mounted(move || {
         WebhookChannel::new(&own, guarded.clone(), keys.clone(), time.clone())
+    })?);
+    let (own, keys, time) = (settings.email.clone(), seals.clone(), clock.clone());
+    let (guarded, store, url) = (guard.clone(), connect.clone(), public_url.cloned());
+    channels.push(mounted(move || {
+        EmailChannel::new(
+            &own,
+            guarded.clone(),
+            keys.clone(),
+            time.clone(),
+            store.clone(),
+            url.clone(),
+        )
+    })?);
+    let (own, time, store) = (settings.inapp.clone(), clock.clone(), connect.clone());
+    channels.push(mounted(move || {
+        Ok::<_, std::convert::Infallible>(InappChannel::new(&own, time.clone(), store.clone()))
+    })?);
+    let (own, time, store) = (settings.push.clone(), clock.clone(), connect.clone());
+    let guarded = guard.clone();
+    channels.push(mounted(move || {
+        PushChannel::new(&own, guarded.clone(), time.clone(), store.clone())
     })?);
     if settings.stub.enabled {
         let (own, guard, clock) = (settings.stub.clone(), guard.clone(), clock.clone());

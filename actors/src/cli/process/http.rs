@@ -10,11 +10,13 @@ use crate::ingress::keys::StoredKeys;
 use crate::ingress::server;
 use crate::ingress::snapshot::SnapshotHandle;
 use crate::ingress::state::{DoorSetup, DoorState, StoppedPartitions};
+use crate::modules::Modules;
 use crate::postgres::Pool;
 use crate::runtime::clock::SharedClock;
 use crate::runtime::telemetry::Metrics;
 use crate::sealing::Seals;
 use crate::settings::Settings;
+use crate::unsubscribe;
 use actix_web::dev::{Server, ServerHandle};
 use actix_web::web::{self, ServiceConfig};
 use actix_web::{App, HttpResponse, HttpServer};
@@ -41,6 +43,7 @@ pub(super) struct Parts<'a> {
     pub topics: &'a [TopicRef],
     pub clock: SharedClock,
     pub seals: Arc<Seals>,
+    pub modules: &'a Arc<Modules>,
     pub metrics: Metrics,
     pub stopped: StoppedPartitions,
     /// The folder whose disk holds the log, where it is this machine's.
@@ -70,7 +73,13 @@ impl Http {
         let status = status(&parts);
         if parts.roles.doors {
             let state = doors(&parts).await?;
-            let also = admin(&parts, parts.roles.admin && shared)?;
+            let api = admin(&parts, parts.roles.admin && shared)?;
+            // Links in mails lead to the doors: what the world sees of a deployment.
+            let pages = unsubscribe::Pages::new(parts.pool.clone());
+            let also = move |config: &mut ServiceConfig| {
+                unsubscribe::configure(config, &pages);
+                api(config);
+            };
             let (server, addresses) =
                 server::serve(own, state, also).with_context(|| taken("doors", own.doors))?;
             http.run(server, &tell);
@@ -185,6 +194,7 @@ fn admin(
         Arc::new(KeyCache::new()),
         parts.settings.http.public_url.clone(),
     );
+    state.modules = Arc::clone(parts.modules);
     let trusted = match TrustedProxies::parse(&parts.settings.http.trusted_proxies) {
         Ok(trusted) => trusted,
         Err(why) => bail!("http.trusted_proxies: {why}"),

@@ -1,15 +1,17 @@
 //! The actix shell: one actor a channel, each on an arbiter of its own, revived when it dies.
 
-use super::run::{self, Loop, Shared};
+use super::run::{self, Destined, Loop, Shared};
 use crate::delivery::channel::Channel;
 use crate::runtime::clock::SharedClock;
 use crate::runtime::session::Connect;
 use actix::prelude::*;
 use futures::FutureExt;
+use std::collections::BTreeSet;
 use std::panic::AssertUnwindSafe;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::watch;
 
 /// Makes a channel on the thread where it will live.
 pub type MakeChannel = Arc<dyn Fn() -> Result<Rc<dyn Channel>, String> + Send + Sync>;
@@ -32,6 +34,8 @@ pub struct ChannelActor {
     make: MakeChannel,
     config: DeliveryConfig,
     shared: Option<Rc<Shared>>,
+    /// Taken when it starts: one that starts afresh has had work before.
+    destined: Option<Destined>,
 }
 
 impl Actor for ChannelActor {
@@ -53,7 +57,17 @@ impl Actor for ChannelActor {
             poll: self.config.poll,
             drain: self.config.drain,
         };
-        let running = AssertUnwindSafe(run::run(Rc::clone(&shared), how)).catch_unwind();
+        let waits = shared.channel.waits_for_a_destination();
+        let destined = self.destined.take().filter(|_| waits);
+        let running = {
+            let shared = Rc::clone(&shared);
+            async move {
+                if run::has_work(&shared, destined).await {
+                    run::run(shared, how).await;
+                }
+            }
+        };
+        let running = AssertUnwindSafe(running).catch_unwind();
         ctx.spawn(running.into_actor(self).map(move |ended, actor, ctx| {
             if ended.is_err() && !shared.stop.get() {
                 tracing::error!("a dispatcher panicked; it starts afresh, its leases run out");
@@ -92,13 +106,17 @@ impl Delivery {
     /// Starts an actor for each channel. Needs a running actix system.
     #[must_use]
     pub fn start(config: &DeliveryConfig, channels: Vec<MakeChannel>) -> Delivery {
+        let (tell, destined) = watch::channel(BTreeSet::new());
+        actix_rt::spawn(run::watch_destinations(config.connect.clone(), tell));
         let actors = channels.into_iter().map(|make| {
             let arbiter = Arbiter::new().handle();
             let config = config.clone();
+            let destined = Some(destined.clone());
             let addr = ChannelActor::start_in_arbiter(&arbiter, move |_| ChannelActor {
                 make,
                 config,
                 shared: None,
+                destined,
             });
             (arbiter, addr)
         });

@@ -14,6 +14,10 @@ use std::panic::AssertUnwindSafe;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+/// How long the store may take to be asked. Less than what a lease has left beyond a request's own time.
+const ASK_AT_MOST: Duration = Duration::from_secs(5);
+/// How long a lane rests when the store could not be asked about its messages.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
 /// How long after the channel's own timeout a request is given up for it.
 const GRACE: Duration = Duration::from_secs(2);
 
@@ -96,6 +100,7 @@ pub(super) async fn run(
             asked.push((bare, message));
         }
     }
+    let asked = may_go(&*target, asked, &mut settling, wall).await;
     let mut dead = None;
     if !asked.is_empty() {
         let (held, messages): (Vec<Held>, Vec<Leased>) = asked.into_iter().unzip();
@@ -117,6 +122,44 @@ pub(super) async fn run(
         finished: settling.finished,
         dead,
     }
+}
+
+/// Those of the messages that the store lets go. Where it cannot be asked, none does, and the lane rests a while.
+async fn may_go(
+    target: &dyn Target,
+    asked: Vec<(Held, Leased)>,
+    settling: &mut Settling<'_>,
+    wall: Micros,
+) -> Vec<(Held, Leased)> {
+    if asked.is_empty() {
+        return asked;
+    }
+    let (held, messages): (Vec<Held>, Vec<Leased>) = asked.into_iter().unzip();
+    let asking = AssertUnwindSafe(target.ask(&messages, wall)).catch_unwind();
+    let answers = match tokio::time::timeout(ASK_AT_MOST, asking).await {
+        Ok(Ok(Ok(answers))) if answers.len() == messages.len() => answers,
+        outcome => {
+            if let Ok(Ok(Err(error))) = outcome {
+                tracing::debug!(%error, "messages go back: the store cannot be asked about them");
+            } else {
+                tracing::warn!("messages go back: no answer of the store about them");
+            }
+            for one in &held {
+                settling.back(one);
+            }
+            settling.rest = Some(ASK_AGAIN);
+            return Vec::new();
+        }
+    };
+    let all = held.into_iter().zip(messages).zip(answers);
+    all.filter_map(|((one, message), answer)| match answer {
+        None => Some((one, message)),
+        Some(answer) => {
+            settling.answered(&one, &answer, wall, Duration::ZERO, false);
+            None
+        }
+    })
+    .collect()
 }
 
 async fn send(target: &dyn Target, messages: Vec<Leased>, limit: Duration, n: usize) -> Sent {

@@ -12,11 +12,11 @@ use crate::delivery::lease::{self, End};
 use crate::runtime::clock::SharedClock;
 use crate::runtime::session::{Connect, Session, describe};
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
-use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use tokio::sync::{Notify, watch};
 
 /// Messages of one claim at most.
 pub(super) const CLAIM_AT_MOST: usize = 1_000;
@@ -26,8 +26,11 @@ pub(super) const UNWRITTEN_AT_MOST: usize = 10_000;
 pub(super) const LEASE_MARGIN: Duration = Duration::from_secs(30);
 /// A request is not begun when its lease has less than this left beyond the request's own time.
 pub(super) const LEASE_REST: Duration = Duration::from_secs(10);
-/// How often destinations that were paused for an unreadable secret are looked at again.
+/// How often destinations that were paused for an unreadable secret, or a channel that is not configured, are looked at again.
 const LOOK_AT_SECRETS: Duration = Duration::from_secs(5);
+
+/// How often it is looked whether channels that wait for a destination have one by now.
+const LOOK_FOR_DESTINATIONS: Duration = Duration::from_millis(500);
 
 /// What the loop and the requests share.
 pub(super) struct Shared {
@@ -175,6 +178,69 @@ pub(super) fn shared(channel: Rc<dyn Channel>, clock: SharedClock) -> Rc<Shared>
     })
 }
 
+/// Channels that have a destination, as [`watch_destinations`] sees them.
+pub(super) type Destined = watch::Receiver<BTreeSet<String>>;
+
+/// Waits until there is anything that its channel could do. False: it was told to stop before.
+pub(super) async fn has_work(shared: &Shared, destined: Option<Destined>) -> bool {
+    let Some(mut destined) = destined else {
+        return true;
+    };
+    while !shared.stop.get() {
+        if destined.borrow().contains(shared.channel.name()) {
+            break;
+        }
+        tokio::select! {
+            // Nobody looks any more: it looks for itself.
+            looked = destined.changed() => if looked.is_err() { break },
+            () = shared.freed.notified() => {}
+        }
+    }
+    !shared.stop.get()
+}
+
+/// Channels of destinations, found by one step along the index for each channel there is.
+const CHANNELS: &str = "
+WITH RECURSIVE c(channel) AS (
+    (SELECT channel FROM destinations ORDER BY channel LIMIT 1)
+    UNION ALL
+    SELECT (SELECT d.channel FROM destinations d WHERE d.channel > c.channel ORDER BY d.channel LIMIT 1)
+    FROM c WHERE c.channel IS NOT NULL
+)
+SELECT channel FROM c WHERE channel IS NOT NULL";
+
+/// Looks for all channels that wait for a destination, over one connection, as long as any does.
+pub(super) async fn watch_destinations(connect: Connect, tell: watch::Sender<BTreeSet<String>>) {
+    let mut session: Option<Session> = None;
+    loop {
+        tokio::time::sleep(LOOK_FOR_DESTINATIONS).await;
+        if tell.receiver_count() == 0 {
+            return;
+        }
+        let live = match session.take() {
+            Some(live) if !live.client().is_closed() => live,
+            _ => match lease::session(&connect).await {
+                Ok(live) => live,
+                Err(_) => continue,
+            },
+        };
+        match live.query(CHANNELS, &[]).await {
+            Ok(rows) => {
+                let found: BTreeSet<String> = rows.iter().map(|row| row.get(0)).collect();
+                tell.send_if_modified(|known| {
+                    let new = *known != found;
+                    *known = found;
+                    new
+                });
+                session = Some(live);
+            }
+            Err(error) => {
+                tracing::debug!(error = %describe(&error), "not known which channels have destinations");
+            }
+        }
+    }
+}
+
 /// Runs until told to stop; then gives back what it holds and waits for what is under way.
 pub(super) async fn run(shared: Rc<Shared>, how: Loop) {
     let (to, from) = unbounded_channel();
@@ -287,12 +353,12 @@ async fn clean(shared: Rc<Shared>, connect: Connect) {
     }
 }
 
-/// Lets destinations go on whose secret could not be opened and now can: the key is right again.
+/// Lets destinations go on that could not be used as they were set and now can: the key is right again, or a channel is configured.
 async fn look_at_secrets(shared: &Shared, session: &Session) -> Result<(), tokio_postgres::Error> {
     let rows = session
         .query(
             "SELECT destination_no, workspace_id, channel, ref FROM destinations
-             WHERE channel = $1 AND paused_code = 'secret_unreadable' ORDER BY destination_no LIMIT 1000",
+             WHERE channel = $1 AND paused_code IN ('secret_unreadable', 'unconfigured') ORDER BY destination_no LIMIT 1000",
             &[&shared.channel.name()],
         )
         .await?;
@@ -301,7 +367,7 @@ async fn look_at_secrets(shared: &Shared, session: &Session) -> Result<(), tokio
         if shared.channel.prepare(session, &found).await.is_ok()
             && holds::resume(session.client(), found.no).await?
         {
-            tracing::info!(destination = found.no, "its secret opens again: resumed");
+            tracing::info!(destination = found.no, "it can be used again: resumed");
         }
     }
     Ok(())

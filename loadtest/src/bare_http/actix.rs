@@ -1,19 +1,16 @@
-//! The comparator of the doors: an actix-web server that reads the body of `POST /e` and answers 204. Nothing else.
+//! Bare actix-web: reads the body, answers 204, nothing else.
 
+use super::Options;
 use actix_web::web::Bytes;
 use actix_web::{App, HttpResponse, HttpServer, web};
-use std::net::SocketAddr;
 
 async fn nothing(body: Bytes) -> HttpResponse {
     std::hint::black_box(body.len());
     HttpResponse::NoContent().finish()
 }
 
-/// Serves until the process is ended.
-///
-/// # Errors
-/// The address cannot be bound.
-pub fn serve(address: SocketAddr, workers: usize) -> anyhow::Result<()> {
+pub fn serve(options: &Options) -> anyhow::Result<()> {
+    let (address, workers) = (options.address, options.workers);
     actix_web::rt::System::new().block_on(async move {
         HttpServer::new(|| App::new().default_service(web::to(nothing)))
             .workers(workers)

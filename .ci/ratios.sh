@@ -1,0 +1,9 @@
+#!/usr/bin/env bash
+# The pipeline against the bare loop on workload W, gated at 0.6 of the target. Uses what `make build` has built; builds nothing of
+# its own. Both sides are unoptimised there, which costs the product more than the bare loop: 0.5 to 0.8 where release has 0.7.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+runner=${CARGO_TARGET_DIR:-target}/debug/loadtest
+[ -x "$runner" ] || { echo "no $runner: run make build first" >&2; exit 2; }
+[ $# -gt 0 ] || set -- --records 100000 --rounds 2
+"$runner" peers --short "$@"

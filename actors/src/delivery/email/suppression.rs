@@ -1,0 +1,113 @@
+//! Addresses that get no mail. All SQL on `suppressions`, but for the look before each send (`delivery::recheck`).
+//!
+//! An address is known by the SHA-256 of its folded form, and folded by the database in one expression, the one of
+//! `users.email_folded`: two of them would differ for some letter some day.
+
+use super::address::mask;
+use crate::runtime::session::Session;
+use millrace_schemas::ids;
+use tokio_postgres::{Error, GenericClient};
+use uuid::Uuid;
+
+/// SQL: the hash of an address in parameter `$2`.
+const HASH: &str = "sha256(convert_to(lower(btrim($2::text) COLLATE \"und-x-icu\"), 'UTF8'))";
+
+/// An address whose server said that there is no such mailbox.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeadAddress {
+    /// The workspace.
+    pub workspace: i32,
+    /// The hash of the address that the message went to, whatever its user has by now.
+    pub hash: Vec<u8>,
+    /// What may be shown of it.
+    pub masked: String,
+    /// The message.
+    pub message: Uuid,
+    /// What was said, redacted.
+    pub said: String,
+}
+
+/// An id of a suppression, out of what it is about: the same however often it is tried.
+fn id_of(workspace: i32, hash: &[u8]) -> String {
+    let mut bytes = [0u8; 16];
+    for (to, from) in bytes.iter_mut().zip(hash) {
+        *to = *from;
+    }
+    let seed = Uuid::from_bytes(bytes).as_u128() ^ u128::from(workspace.unsigned_abs());
+    format!("sp_{}", ids::encode(Uuid::from_u128(seed)))
+}
+
+/// Suppresses an address, in the transaction that ends its message. True: it was not suppressed before. An operator's entry stays.
+///
+/// # Errors
+/// The store's.
+pub async fn bury(session: &Session, dead: &DeadAddress) -> Result<bool, Error> {
+    let n = session
+        .execute(
+            "INSERT INTO suppressions (suppression_id, workspace_id, address_hash, address_masked, reason, detail, outbox_id)
+             VALUES ($1, $2, $3, $4, 'hard_bounce', $5, $6) ON CONFLICT DO NOTHING",
+            &[
+                &id_of(dead.workspace, &dead.hash),
+                &dead.workspace,
+                &dead.hash,
+                &dead.masked,
+                &dead.said,
+                &dead.message,
+            ],
+        )
+        .await?;
+    Ok(n == 1)
+}
+
+/// Suppresses an address by hand: its id, and whether it was new.
+///
+/// # Errors
+/// The store's.
+pub async fn add(
+    client: &impl GenericClient,
+    workspace: i32,
+    address: &str,
+    detail: Option<&str>,
+    by: &str,
+) -> Result<(String, bool), Error> {
+    let hash: Vec<u8> = client
+        .query_one(&format!("SELECT {HASH}, $1::int4"), &[&workspace, &address])
+        .await?
+        .try_get(0)?;
+    let id = id_of(workspace, &hash);
+    let n = client
+        .execute(
+            "INSERT INTO suppressions (suppression_id, workspace_id, address_hash, address_masked, reason, detail, created_by)
+             VALUES ($1, $2, $3, $4, 'manual', $5, $6) ON CONFLICT DO NOTHING",
+            &[&id, &workspace, &hash, &mask(address), &detail, &by],
+        )
+        .await?;
+    Ok((id, n == 1))
+}
+
+/// Lifts a suppression by its id. True: there was one.
+///
+/// # Errors
+/// The store's.
+pub async fn lift(client: &impl GenericClient, workspace: i32, id: &str) -> Result<bool, Error> {
+    let n = client
+        .execute(
+            "DELETE FROM suppressions WHERE workspace_id = $1 AND suppression_id = $2",
+            &[&workspace, &id],
+        )
+        .await?;
+    Ok(n == 1)
+}
+
+/// Lifts the suppression of an address, however it is written. True: there was one.
+///
+/// # Errors
+/// The store's.
+pub async fn lift_address(
+    client: &impl GenericClient,
+    workspace: i32,
+    address: &str,
+) -> Result<bool, Error> {
+    let sql = format!("DELETE FROM suppressions WHERE workspace_id = $1 AND address_hash = {HASH}");
+    Ok(client.execute(&sql, &[&workspace, &address]).await? == 1)
+}

@@ -1,0 +1,263 @@
+//! Whom a push goes to, whether it still may, and what its endpoints leave in the store.
+
+use super::client::{Connection, Woken, body};
+use super::settings::{self, Endpoint, Origins, Push};
+use crate::delivery::address_guard::AddressGuard;
+use crate::delivery::channel::{Answer, Channel, Leased, Sent, Target, Traits, Unready, Verdict};
+use crate::delivery::destination::Destination;
+use crate::delivery::email::settings::unconfigured;
+use crate::delivery::outbound::ClientError;
+use crate::delivery::recheck::{self, Recheck};
+use crate::delivery::schedule;
+use crate::runtime::clock::SharedClock;
+use crate::runtime::session::{Connect, Session, describe};
+use futures::future::LocalBoxFuture;
+use millrace_schemas::notification::Notification;
+use millrace_schemas::time::Micros;
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::time::Duration;
+use uuid::Uuid;
+
+/// Its name, as in `outbox.channel`.
+pub const NAME: &str = "push";
+
+/// Why there is no channel.
+#[derive(Debug, thiserror::Error)]
+pub enum PushError {
+    /// A setting cannot be read.
+    #[error(transparent)]
+    Origin(#[from] settings::BadOrigin),
+    /// There is no client.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+}
+
+/// The channel `push`.
+pub struct PushChannel {
+    traits: Traits,
+    own: Rc<Own>,
+}
+
+struct Own {
+    connection: Connection,
+    recheck: Rc<Recheck>,
+    connect: Connect,
+    session: RefCell<Option<Rc<Session>>>,
+    /// Endpoints of messages that are just being sent, with what to say to them.
+    ready: RefCell<HashMap<Uuid, (Vec<Endpoint>, String)>>,
+    /// Endpoints that said they are gone, until the store knows: id and URL.
+    gone: RefCell<Vec<(String, String)>>,
+}
+
+impl PushChannel {
+    /// With a client of its own.
+    ///
+    /// # Errors
+    /// [`PushError`].
+    pub fn new(
+        settings: &Push,
+        guard: AddressGuard,
+        clock: SharedClock,
+        connect: Connect,
+    ) -> Result<PushChannel, PushError> {
+        let origins = Origins::new(&settings.origins)?;
+        Ok(PushChannel {
+            traits: Traits {
+                idempotent: true,
+                batch: 1,
+                concurrency: settings.concurrency.max(1),
+                max_attempts: 6,
+                timeout: Duration::from_millis(settings.timeout_ms),
+            },
+            own: Rc::new(Own {
+                connection: Connection::new(settings, origins, guard, clock)?,
+                recheck: Recheck::new(NAME, connect.clone()),
+                connect,
+                session: RefCell::new(None),
+                ready: RefCell::default(),
+                gone: RefCell::default(),
+            }),
+        })
+    }
+}
+
+impl Channel for PushChannel {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn traits(&self) -> Traits {
+        self.traits
+    }
+
+    fn waits_for_a_destination(&self) -> bool {
+        true
+    }
+
+    fn backoff(&self, attempt: u16) -> Duration {
+        let (first, most) = (Duration::from_secs(10), Duration::from_secs(1_800));
+        schedule::exponential(first, attempt, most)
+    }
+
+    fn prepare<'a>(
+        &'a self,
+        _session: &'a Session,
+        _destination: &'a Destination,
+    ) -> LocalBoxFuture<'a, Result<Rc<dyn Target>, Unready>> {
+        let ready = match self.own.connection.origins.is_empty() {
+            true => Err(unconfigured("delivery.push.origins lists none")),
+            false => Ok(Rc::new(PushTarget(Rc::clone(&self.own))) as Rc<dyn Target>),
+        };
+        Box::pin(std::future::ready(ready))
+    }
+}
+
+struct PushTarget(Rc<Own>);
+
+impl Target for PushTarget {
+    fn admit(&self, _message: &Leased, _wall: Micros) -> Option<Answer> {
+        None
+    }
+
+    fn ask<'a>(
+        &'a self,
+        messages: &'a [Leased],
+        wall: Micros,
+    ) -> LocalBoxFuture<'a, Result<Vec<Option<Answer>>, String>> {
+        Box::pin(async move {
+            let asked = recheck::ask_standings(&self.0.recheck, messages).await?;
+            let mut answers = Vec::with_capacity(messages.len());
+            for (message, asked) in messages.iter().zip(asked) {
+                answers.push(match asked {
+                    Err(answer) => Some(answer),
+                    Ok((notice, standing)) => match recheck::refuse(&notice, &standing, wall) {
+                        Some(answer) => Some(answer),
+                        None => {
+                            self.furnish(message, &notice, standing.notification)
+                                .await?
+                        }
+                    },
+                });
+            }
+            Ok(answers)
+        })
+    }
+
+    fn send(&self, messages: Vec<Leased>) -> LocalBoxFuture<'_, Sent> {
+        Box::pin(async move {
+            let mut answers = Vec::with_capacity(messages.len());
+            for message in messages {
+                let ready = self.0.ready.borrow_mut().remove(&message.id);
+                let (endpoints, body) = ready.unwrap_or_default();
+                let waking = endpoints.iter().map(|e| self.0.connection.wake(e, &body));
+                let woken = futures::future::join_all(waking).await;
+                for (endpoint, woken) in endpoints.iter().zip(&woken) {
+                    if matches!(woken, Woken::Gone(_)) {
+                        let gone = (endpoint.id.clone(), endpoint.url.clone());
+                        self.0.gone.borrow_mut().push(gone);
+                    }
+                }
+                answers.push(sum_up(woken));
+            }
+            // Endpoints of many servers stand behind one destination: none of them speaks for all.
+            Sent {
+                answers,
+                dead: false,
+            }
+        })
+    }
+
+    fn note<'a>(
+        &'a self,
+        session: &'a Session,
+        _sent: &'a Sent,
+    ) -> LocalBoxFuture<'a, Result<(), tokio_postgres::Error>> {
+        Box::pin(async move {
+            // Kept until the transaction is known to be written: removing what is removed does nothing.
+            let gone: Vec<(String, String)> = self.0.gone.borrow().clone();
+            if gone.is_empty() {
+                return Ok(());
+            }
+            let removed = settings::remove(session, &gone).await?;
+            metrics::counter!("push_endpoints_removed_total").increment(removed);
+            // One whose transaction is rolled back answers the same the next time.
+            self.0.gone.borrow_mut().retain(|one| !gone.contains(one));
+            Ok(())
+        })
+    }
+}
+
+impl PushTarget {
+    /// Reads a user's endpoints, and makes ready what to say to them.
+    async fn furnish(
+        &self,
+        message: &Leased,
+        notice: &Notification,
+        notification: Option<i64>,
+    ) -> Result<Option<Answer>, String> {
+        let live = self.session().await?;
+        let found = settings::endpoints(&live, &[message.workspace], &[&notice.user]).await;
+        let endpoints = found.map_err(|e| describe(&e))?;
+        if endpoints.is_empty() {
+            return Ok(Some(Answer::new(Verdict::Suppressed, "no_endpoint")));
+        }
+        let stream = notice.stream.as_deref().unwrap_or(&notice.trigger);
+        let body = body(stream, notification);
+        self.0
+            .ready
+            .borrow_mut()
+            .insert(message.id, (endpoints, body));
+        Ok(None)
+    }
+
+    async fn session(&self) -> Result<Rc<Session>, String> {
+        let known = self.0.session.borrow().clone();
+        if let Some(session) = known.filter(|s| !s.client().is_closed()) {
+            return Ok(session);
+        }
+        let fresh = Rc::new(Session::new((self.0.connect)().await?));
+        self.0.session.replace(Some(Rc::clone(&fresh)));
+        Ok(fresh)
+    }
+}
+
+/// What came of a message out of what came of its endpoints: one that was woken is enough; else one that may be woken later.
+fn sum_up(woken: Vec<Woken>) -> Answer {
+    let mut last = Answer::new(Verdict::Suppressed, "no_endpoint");
+    let mut later = None;
+    for one in woken {
+        match one {
+            Woken::Yes(answer) => return answer,
+            Woken::Later(answer) => later = Some(answer),
+            Woken::Gone(answer) | Woken::Never(answer) => last = answer,
+        }
+    }
+    later.unwrap_or(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_device_that_was_woken_is_enough_and_one_to_come_is_waited_for() {
+        let of = |verdict| Answer::new(verdict, "x");
+        let again = Verdict::RetryAt {
+            after: None,
+            unsure: false,
+        };
+        let yes = || Woken::Yes(of(Verdict::Delivered));
+        let later = || Woken::Later(of(again.clone()));
+        let gone = || Woken::Gone(of(Verdict::Rejected));
+        for (woken, verdict) in [
+            (vec![gone(), later(), yes()], Verdict::Delivered),
+            (vec![later(), gone()], again.clone()),
+            (vec![gone()], Verdict::Rejected),
+            (vec![], Verdict::Suppressed),
+        ] {
+            assert_eq!(sum_up(woken).verdict, verdict);
+        }
+    }
+}

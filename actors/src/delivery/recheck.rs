@@ -1,0 +1,459 @@
+//! What is asked of the directory right before a person is told: whether they are still there and willing, where to, and whether
+//! the message was called off meanwhile. One look for whatever waits at that moment, over a connection of its own.
+//!
+//! An address stands in no outbox row: it is read here, at the last moment, so that one that was changed or suppressed while a
+//! message waited is not used any more.
+
+use super::channel::{Answer, Leased, Verdict};
+use crate::postgres::types::Tz;
+use crate::runtime::session::{Connect, Session, describe};
+use millrace_schemas::notification::Notification;
+use millrace_schemas::time::Micros;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use tokio::sync::oneshot;
+use uuid::Uuid;
+
+/// What a user has said of a channel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Said {
+    /// Of which trigger; empty: of every one.
+    pub stream: String,
+    /// Of which scope; empty: of every one.
+    pub scope: String,
+    /// `off`, `instant` or `digest`.
+    pub mode: String,
+    /// When.
+    pub at: Micros,
+}
+
+/// How a person stands, as of now.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Standing {
+    /// There is such a user, and they are active.
+    pub active: bool,
+    /// There is such a user at all.
+    pub known: bool,
+    /// Their address.
+    pub email: Option<String>,
+    /// The hash of it, folded.
+    pub email_hash: Option<Vec<u8>>,
+    /// The address may be mailed: verified, or the workspace does not ask for that.
+    pub verified: bool,
+    /// Why the address is suppressed, if it is.
+    pub suppressed: Option<String>,
+    /// What they are in the deployment: `admin`, `editor`, `moderator`, `user`.
+    pub role: Option<String>,
+    /// What they said of this trigger, scope and channel.
+    pub said: Vec<Said>,
+    /// A later firing called the message off.
+    pub called_off: bool,
+    /// Their notification of the same event, if it stands in their inbox.
+    pub notification: Option<i64>,
+}
+
+/// The question of one message.
+struct Question {
+    id: Uuid,
+    created_at: Micros,
+    workspace: i32,
+    user: String,
+    trigger: String,
+    scope: String,
+    dedupe_key: String,
+    after: Option<Uuid>,
+}
+
+const LOOK: &str = "
+SELECT q.n, u.status, u.email, sha256(convert_to(u.email_folded, 'UTF8')), u.email_verified OR NOT w.verified_email_only,
+       s.reason, c.key IS NOT NULL, i.notification_id, u.role, p.streams, p.scopes, p.modes, p.times
+FROM unnest($1::int4[], $2::uuid[], $3::timestamptz[], $4::int4[], $5::text[], $6::text[], $7::text[], $8::text[], $9::uuid[])
+     AS q(n, id, created_at, workspace_id, user_id, trigger_id, scope, dedupe_key, after)
+LEFT JOIN workspaces w ON w.workspace_id = q.workspace_id
+LEFT JOIN users u ON u.workspace_id = q.workspace_id AND u.user_id = q.user_id
+LEFT JOIN suppressions s ON s.workspace_id = q.workspace_id AND s.address_hash = sha256(convert_to(u.email_folded, 'UTF8'))
+LEFT JOIN LATERAL (
+    SELECT array_agg(stream_id) AS streams, array_agg(scope) AS scopes, array_agg(mode) AS modes, array_agg(changed_at) AS times
+    FROM preferences p
+    WHERE p.workspace_id = q.workspace_id AND p.user_id = q.user_id AND p.channel = $10
+      AND p.stream_id IN (q.trigger_id, '') AND p.scope IN (q.scope, '')
+) p ON true
+LEFT JOIN outbox o ON o.outbox_id = q.id AND o.created_at = q.created_at
+LEFT JOIN cancel_marks c ON c.key = o.cancel_key AND c.firing_pos > o.firing_pos
+LEFT JOIN user_notifications i ON i.workspace_id = q.workspace_id AND i.user_id = q.user_id AND i.dedupe_key = q.dedupe_key
+     AND q.after IS NOT NULL";
+
+type Waiting = (Question, oneshot::Sender<Result<Standing, String>>);
+
+/// Asks for one channel.
+pub struct Recheck {
+    channel: &'static str,
+    connect: Connect,
+    session: RefCell<Option<Session>>,
+    waiting: RefCell<Vec<Waiting>>,
+    asking: Cell<bool>,
+}
+
+impl Recheck {
+    /// For a channel.
+    #[must_use]
+    pub fn new(channel: &'static str, connect: Connect) -> Rc<Recheck> {
+        Rc::new(Recheck {
+            channel,
+            connect,
+            session: RefCell::new(None),
+            waiting: RefCell::default(),
+            asking: Cell::new(false),
+        })
+    }
+
+    /// How the persons of these messages stand, in order. Whatever is asked at the same moment goes in one statement.
+    ///
+    /// # Errors
+    /// The store's: nothing is known, nothing may be sent.
+    pub async fn ask(
+        self: &Rc<Recheck>,
+        messages: &[(&Leased, &Notification)],
+    ) -> Result<Vec<Standing>, String> {
+        let mut answers = Vec::with_capacity(messages.len());
+        for (leased, notice) in messages {
+            let (tell, hear) = oneshot::channel();
+            let question = Question {
+                id: leased.id,
+                created_at: leased.created_at,
+                workspace: leased.workspace,
+                user: notice.user.clone(),
+                trigger: notice.trigger.clone(),
+                scope: notice.scope.clone(),
+                dedupe_key: notice.dedupe_key.clone(),
+                after: notice.after,
+            };
+            self.waiting.borrow_mut().push((question, tell));
+            answers.push(hear);
+        }
+        if !self.asking.replace(true) {
+            // A task of its own: whoever asked first may give up, the others still wait.
+            actix_rt::spawn(Rc::clone(self).drive());
+        }
+        let mut standings = Vec::with_capacity(answers.len());
+        for answer in answers {
+            standings.push(
+                answer
+                    .await
+                    .map_err(|_| "the look was given up".to_owned())??,
+            );
+        }
+        Ok(standings)
+    }
+
+    async fn drive(self: Rc<Recheck>) {
+        // Whatever happens within, the next one who asks finds nobody asking.
+        struct Done<'a>(&'a Cell<bool>);
+        impl Drop for Done<'_> {
+            fn drop(&mut self) {
+                self.0.set(false);
+            }
+        }
+        let _done = Done(&self.asking);
+        loop {
+            // Requests that begin in the same round come along.
+            tokio::task::yield_now().await;
+            let waiting = self.waiting.take();
+            if waiting.is_empty() {
+                return;
+            }
+            let (questions, tell): (Vec<Question>, Vec<_>) = waiting.into_iter().unzip();
+            let found = self.look(&questions).await;
+            if found.is_err() {
+                self.session.take();
+            }
+            for (n, tell) in tell.into_iter().enumerate() {
+                let answer = match &found {
+                    Ok(all) => all.get(n).cloned().ok_or_else(|| "unanswered".to_owned()),
+                    Err(why) => Err(why.clone()),
+                };
+                let _ = tell.send(answer);
+            }
+        }
+    }
+
+    async fn look(&self, questions: &[Question]) -> Result<Vec<Standing>, String> {
+        let live = match self.session.take() {
+            Some(session) if !session.client().is_closed() => session,
+            _ => Session::new((self.connect)().await?),
+        };
+        fn column<'a, T>(questions: &'a [Question], of: impl Fn(&'a Question) -> T) -> Vec<T> {
+            questions.iter().map(of).collect()
+        }
+        let numbers: Vec<i32> = (0..).take(questions.len()).collect();
+        let rows = live
+            .query(
+                LOOK,
+                &[
+                    &numbers,
+                    &column(questions, |q| q.id),
+                    &column(questions, |q| Tz(q.created_at)),
+                    &column(questions, |q| q.workspace),
+                    &column(questions, |q| q.user.as_str()),
+                    &column(questions, |q| q.trigger.as_str()),
+                    &column(questions, |q| q.scope.as_str()),
+                    &column(questions, |q| q.dedupe_key.as_str()),
+                    &column(questions, |q| q.after),
+                    &self.channel,
+                ],
+            )
+            .await
+            .map_err(|e| describe(&e))?;
+        self.session.replace(Some(live));
+        let mut all = vec![Standing::default(); questions.len()];
+        for row in &rows {
+            let n: i32 = row.get(0);
+            let status: Option<&str> = row.get(1);
+            if let Some(standing) = usize::try_from(n).ok().and_then(|n| all.get_mut(n)) {
+                *standing = Standing {
+                    known: status.is_some(),
+                    active: status == Some("active"),
+                    email: row.get(2),
+                    email_hash: row.get(3),
+                    verified: row.get::<_, Option<bool>>(4).unwrap_or(false),
+                    suppressed: row.get(5),
+                    called_off: row.get(6),
+                    notification: row.get(7),
+                    role: row.get(8),
+                    said: said(row),
+                };
+            }
+        }
+        Ok(all)
+    }
+}
+
+fn said(row: &tokio_postgres::Row) -> Vec<Said> {
+    let texts = |at: usize| {
+        let all: Option<Vec<String>> = row.get(at);
+        all.unwrap_or_default()
+    };
+    let times: Option<Vec<Tz>> = row.get(12);
+    let rows = texts(9).into_iter().zip(texts(10)).zip(texts(11));
+    let rows = rows.zip(times.unwrap_or_default());
+    rows.map(|(((stream, scope), mode), at)| Said {
+        stream,
+        scope,
+        mode,
+        at: at.0,
+    })
+    .collect()
+}
+
+/// Whether a person may still be told, by what holds for every channel. `transactional` messages were asked for: a preference does
+/// not hold them back.
+#[must_use]
+pub fn refuse(notice: &Notification, standing: &Standing, wall: Micros) -> Option<Answer> {
+    let no = |verdict, code: &'static str| Some(Answer::new(verdict, code));
+    if standing.called_off {
+        return no(Verdict::Cancelled, "called_off");
+    }
+    if is_stale(notice, wall) {
+        return no(Verdict::Suppressed, "stale");
+    }
+    if !standing.known {
+        return no(Verdict::Suppressed, "user_gone");
+    }
+    if !standing.active {
+        return no(Verdict::Suppressed, "user_inactive");
+    }
+    if !within(notice.ceiling.as_deref(), standing.role.as_deref()) {
+        return no(Verdict::Suppressed, "ceiling");
+    }
+    if !notice.transactional && !willing(notice, &standing.said) {
+        return no(Verdict::Suppressed, "preference");
+    }
+    None
+}
+
+/// What of a ceiling can be asked of one user: whether they are still of the staff, or an admin.
+fn within(ceiling: Option<&str>, role: Option<&str>) -> bool {
+    match ceiling {
+        Some("staff") => matches!(role, Some("admin" | "editor" | "moderator")),
+        Some("admin") => role == Some("admin"),
+        _ => true,
+    }
+}
+
+/// Whether what a user says of this event still lets it be told at once: the nearest word holds (of the scope before of none, of
+/// the trigger before of every one), but a later `off` said of more is meant for all that it holds. Nothing said: the defaults
+/// were asked when it was decided, and do not change by themselves.
+fn willing(notice: &Notification, said: &[Said]) -> bool {
+    let rank = |s: &&Said| (!s.scope.is_empty(), !s.stream.is_empty(), s.at);
+    let Some(nearest) = said.iter().max_by_key(rank) else {
+        return notice
+            .default_mode
+            .as_deref()
+            .is_none_or(|mode| mode == "instant");
+    };
+    let wider = |s: &&Said| {
+        (s.stream.is_empty() || s.stream == nearest.stream)
+            && (s.scope.is_empty() || s.scope == nearest.scope)
+    };
+    let mut later = said.iter().filter(wider);
+    nearest.mode == "instant" && !later.any(|s| s.mode == "off" && s.at > nearest.at)
+}
+
+/// Whether the event is older than its trigger's bound.
+fn is_stale(notice: &Notification, wall: Micros) -> bool {
+    notice
+        .max_age_s
+        .is_some_and(|age| notice.at.plus_secs(i64::from(age)) < wall)
+}
+
+/// Asks for messages of a channel that needs nothing but their persons' will: one answer each, in order.
+///
+/// # Errors
+/// The store's.
+pub async fn ask_all(
+    recheck: &Rc<Recheck>,
+    messages: &[Leased],
+    wall: Micros,
+) -> Result<Vec<Option<Answer>>, String> {
+    let asked = ask_standings(recheck, messages).await?;
+    let answers = asked.into_iter().map(|asked| match asked {
+        Err(answer) => Some(answer),
+        Ok((notice, standing)) => refuse(&notice, &standing, wall),
+    });
+    Ok(answers.collect())
+}
+
+/// The notices of messages and how their persons stand, in order; of one that cannot be read, the answer that ends it.
+///
+/// # Errors
+/// The store's.
+pub async fn ask_standings(
+    recheck: &Rc<Recheck>,
+    messages: &[Leased],
+) -> Result<Vec<Result<(Notification, Standing), Answer>>, String> {
+    let notices: Vec<Result<Notification, Answer>> = messages.iter().map(payload).collect();
+    let readable: Vec<(&Leased, &Notification)> = messages
+        .iter()
+        .zip(&notices)
+        .filter_map(|(message, notice)| Some((message, notice.as_ref().ok()?)))
+        .collect();
+    let mut standings = recheck.ask(&readable).await?.into_iter();
+    let together = notices.into_iter().map(|notice| {
+        let notice = notice?;
+        Ok((notice, standings.next().unwrap_or_default()))
+    });
+    Ok(together.collect())
+}
+
+/// The payload of a message.
+///
+/// # Errors
+/// The answer that ends it: it is none of ours.
+pub fn payload(message: &Leased) -> Result<Notification, Answer> {
+    serde_json::from_str(&message.payload).map_err(|error| {
+        tracing::error!(message = %message.id, %error, "a notice's payload cannot be read");
+        Answer::new(Verdict::Rejected, "payload_unreadable")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(stream: &str, scope: &str, mode: &str, at: i64) -> Said {
+        Said {
+            stream: stream.to_owned(),
+            scope: scope.to_owned(),
+            mode: mode.to_owned(),
+            at: Micros(at),
+        }
+    }
+
+    fn good() -> Standing {
+        Standing {
+            active: true,
+            known: true,
+            role: Some("user".to_owned()),
+            said: vec![said("t", "", "instant", 1)],
+            ..Standing::default()
+        }
+    }
+
+    #[test]
+    fn what_changed_while_a_message_waited_holds_it_back() {
+        let at = Micros(1_767_225_600_000_000);
+        let notice = Notification {
+            at,
+            max_age_s: Some(60),
+            ..Notification::default()
+        };
+        let asked = Notification {
+            transactional: true,
+            ..notice.clone()
+        };
+        let code = |notice: &Notification, standing: Standing, wall| {
+            refuse(notice, &standing, wall).map(|answer| answer.code.into_owned())
+        };
+        assert_eq!(code(&notice, good(), at), None);
+        let with = |change: fn(&mut Standing)| {
+            let mut standing = good();
+            change(&mut standing);
+            standing
+        };
+        for (standing, why) in [
+            (with(|s| s.called_off = true), "called_off"),
+            (with(|s| s.known = false), "user_gone"),
+            (with(|s| s.active = false), "user_inactive"),
+            (
+                with(|s| s.said = vec![said("t", "", "off", 1)]),
+                "preference",
+            ),
+            (
+                with(|s| s.said = vec![said("t", "", "digest", 1)]),
+                "preference",
+            ),
+        ] {
+            assert_eq!(code(&notice, standing, at).as_deref(), Some(why));
+        }
+        let late = at.plus_secs(61);
+        assert_eq!(code(&notice, good(), late).as_deref(), Some("stale"));
+        let off = with(|s| s.said = vec![said("", "", "off", 1)]);
+        assert_eq!(code(&asked, off, at), None);
+    }
+
+    #[test]
+    fn the_nearest_word_holds_unless_a_later_off_is_said_of_more() {
+        let notice = Notification::default();
+        let is = |all: &[Said]| willing(&notice, all);
+        assert!(is(&[]));
+        assert!(is(&[said("", "", "off", 1), said("t", "", "instant", 2)]));
+        assert!(!is(&[said("", "", "off", 3), said("t", "", "instant", 2)]));
+        assert!(is(&[
+            said("t", "", "off", 1),
+            said("t", "team:1", "instant", 2)
+        ]));
+        assert!(!is(&[
+            said("", "team:1", "off", 3),
+            said("t", "team:1", "instant", 2)
+        ]));
+        // Said of less, it is no word on more.
+        assert!(!is(&[
+            said("t", "", "instant", 2),
+            said("", "team:1", "off", 1)
+        ]));
+    }
+
+    #[test]
+    fn whoever_left_the_staff_is_told_nothing_of_the_staff_s() {
+        for (ceiling, role, ok) in [
+            ("staff", "moderator", true),
+            ("staff", "user", false),
+            ("admin", "admin", true),
+            ("admin", "editor", false),
+            ("owner", "user", true),
+        ] {
+            assert_eq!(within(Some(ceiling), Some(role)), ok, "{ceiling} {role}");
+        }
+        assert!(within(None, None));
+    }
+}

@@ -1,0 +1,152 @@
+//! In-app: one row an event and user, whatever happens twice.
+
+use super::*;
+use millrace::delivery::channel::Verdict;
+use millrace::delivery::inapp::InappChannel;
+use millrace::delivery::inapp::settings::Inapp;
+
+fn inbox(ground: &Ground) -> InappChannel {
+    InappChannel::new(&Inapp::default(), ground.clock.clone(), ground.connect())
+}
+
+#[actix::test]
+async fn a_row_is_written_once_an_event_and_user() {
+    let ground = Ground::new().await;
+    ground.user("emil", "emil@example.com").await;
+    let (to, channel) = (ground.destination("inapp").await, inbox(&ground));
+    let first = ground.message(&news("dora"));
+    let answer = ground.deliver(&channel, &to, &first).await;
+    assert_eq!(
+        (answer.verdict, &*answer.code),
+        (Verdict::Delivered, "written")
+    );
+    // An attempt whose end was lost finds its own row; another rule's message of the same event finds that there is one.
+    let answer = ground.deliver(&channel, &to, &first).await;
+    assert_eq!(&*answer.code, "written");
+    let second = ground.message(&news("dora"));
+    let answer = ground.deliver(&channel, &to, &second).await;
+    assert_eq!(
+        (answer.verdict, &*answer.code),
+        (Verdict::Delivered, "duplicate")
+    );
+    let other = ground.message(&news("emil"));
+    assert_eq!(
+        &*ground.deliver(&channel, &to, &other).await.code,
+        "written"
+    );
+    assert_eq!(
+        ground
+            .count("SELECT count(*) FROM user_notifications")
+            .await,
+        2
+    );
+
+    let row = ground
+        .session
+        .client()
+        .query_one(
+            "SELECT title, body, url, trigger_id, scope, outbox_id, read_at IS NULL FROM user_notifications WHERE user_id = 'dora'",
+            &[],
+        )
+        .await
+        .unwrap();
+    assert_eq!(row.get::<_, &str>(0), "A house falls: Ünal's Häuschen");
+    assert_eq!(
+        row.get::<_, &str>(1),
+        "First line\n.second line with a dot\n\n- one"
+    );
+    assert_eq!(row.get::<_, Option<&str>>(2), Some("/houses/1"));
+    assert_eq!(row.get::<_, &str>(3), "core.news");
+    assert_eq!(row.get::<_, &str>(4), "team:12");
+    assert_eq!(row.get::<_, Uuid>(5), first.id);
+    assert!(row.get::<_, bool>(6));
+}
+
+#[actix::test]
+async fn a_batch_is_one_statement_and_each_message_is_asked_about() {
+    let ground = Ground::new().await;
+    let (to, channel) = (ground.destination("inapp").await, inbox(&ground));
+    let target = channel.prepare(&ground.session, &to).await;
+    let target = target.map_err(|e| format!("{e:?}")).unwrap();
+    let mut leads_away = news("dora");
+    leads_away.dedupe_key = "core.news:2".to_owned();
+    leads_away.body.action = Some(Action {
+        label: "x".to_owned(),
+        url: "https://evil.example/".to_owned(),
+    });
+    let messages = vec![
+        ground.message(&news("dora")),
+        ground.message(&news("nobody")),
+        ground.message(&leads_away),
+        ground.message(&news("dora")),
+    ];
+    let asked = target.ask(&messages, START).await.unwrap();
+    let codes: Vec<Option<String>> = asked
+        .iter()
+        .map(|a| a.as_ref().map(|a| a.code.to_string()))
+        .collect();
+    assert_eq!(codes, [None, Some("user_gone".to_owned()), None, None]);
+    let going: Vec<Leased> = messages
+        .iter()
+        .zip(&asked)
+        .filter(|(_, a)| a.is_none())
+        .map(|(m, _)| m.clone())
+        .collect();
+    let sent = target.send(going).await;
+    let codes: Vec<&str> = sent.answers.iter().map(|a| &*a.code).collect();
+    assert_eq!(codes, ["written", "written", "duplicate"]);
+    let led = "SELECT count(*) FROM user_notifications WHERE url IS NOT NULL";
+    assert_eq!(ground.count(led).await, 1);
+}
+
+/// The mark of a later firing calls off what an older one wanted told; the mark of an older one does not.
+#[actix::test]
+async fn what_was_called_off_is_told_nobody() {
+    let ground = Ground::new().await;
+    let (to, channel) = (ground.destination("inapp").await, inbox(&ground));
+    let message = ground.message(&news("dora"));
+    let (older, own, later) = (
+        Uuid::from_u128(1 << 64),
+        Uuid::from_u128(2 << 64),
+        Uuid::from_u128(3 << 64),
+    );
+    let key = Uuid::from_u128(77);
+    let client = ground.session.client();
+    let day = START.0.div_euclid(86_400_000_000);
+    millrace::runtime::days::make(&ground.session, &["outbox"], &[day])
+        .await
+        .unwrap();
+    client
+        .execute(
+            "INSERT INTO outbox (outbox_id, created_at, workspace_id, channel, destination_no, payload, cause, firing_pos, cancel_key)
+             VALUES ($1, $2, $3, 'inapp', $4, '{}', $1, $5, $6)",
+            &[
+                &message.id,
+                &millrace::postgres::types::Tz(START),
+                &ground.workspace,
+                &to.no,
+                &own,
+                &key,
+            ],
+        )
+        .await
+        .unwrap();
+    let mark = "INSERT INTO cancel_marks VALUES ($1, $2, now()) ON CONFLICT (key) DO UPDATE SET firing_pos = $2";
+    client.execute(mark, &[&key, &older]).await.unwrap();
+    let target = channel.prepare(&ground.session, &to).await;
+    let target = target.map_err(|e| format!("{e:?}")).unwrap();
+    let one = std::slice::from_ref(&message);
+    assert_eq!(target.ask(one, START).await.unwrap(), [None]);
+    client.execute(mark, &[&key, &later]).await.unwrap();
+    let answer = ground.hand_over(&*target, &message).await;
+    assert_eq!(
+        (answer.verdict, &*answer.code),
+        (Verdict::Cancelled, "called_off")
+    );
+    assert_eq!(
+        ground
+            .count("SELECT count(*) FROM user_notifications")
+            .await,
+        0
+    );
+}
