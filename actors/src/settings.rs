@@ -156,6 +156,8 @@ pub struct Http {
     pub disk_low_watermark: u64,
     /// How long the doors go on with the configuration that they hold while PostgreSQL is away, in seconds; then 503.
     pub configuration_hold_s: u64,
+    /// How long a shard's feed may be silent, in seconds; it is asked for a sign of life after a third of it.
+    pub feed_idle_s: u64,
     /// Worker threads.
     pub workers: usize,
 }
@@ -171,6 +173,7 @@ impl Default for Http {
             trusted_proxies: Vec::new(),
             disk_low_watermark: 256 << 20,
             configuration_hold_s: 600,
+            feed_idle_s: 60,
             workers: 2,
         }
     }

@@ -36,7 +36,7 @@ pub struct Frame {
     pub boot: String,
     /// Its number in that run, from 1, ascending, without gaps over all frames of the shard (not of a partition).
     pub seq: u64,
-    /// Its kind, such as `house.decay`.
+    /// Its kind, such as `thing.changed`.
     pub kind: String,
     /// The text at the key path of its kind; the shard's id where the kind has none or the frame does not carry it.
     pub key: String,
@@ -107,6 +107,9 @@ struct BootWindow {
 impl ReplayWindow {
     /// Takes a frame in. False: it has been here before, and must change nothing.
     pub fn admit(&mut self, boot: &str, seq: u64) -> bool {
+        if seq == 0 {
+            return false;
+        }
         if let Some(last) = self.boots.last_mut()
             && last.boot == boot
         {
@@ -232,9 +235,9 @@ mod tests {
 
     #[test]
     fn a_frame_keeps_its_body_verbatim_and_unknown_members_pass() {
-        let text = r#"{"v":1,"ws":3,"shard":"atlantic","boot":"b1","seq":7,"kind":"house.decay","key":"0x4001","accepted_at":5,"body":{"to":"IDOC","x":1.0},"later":true}"#;
+        let text = r#"{"v":1,"ws":3,"shard":"atlantic","boot":"b1","seq":7,"kind":"thing.changed","key":"0x4001","accepted_at":5,"body":{"to":"Late","x":1.0},"later":true}"#;
         let frame: Frame = serde_json::from_str(text).expect("decodes");
-        assert_eq!(frame.body.get(), r#"{"to":"IDOC","x":1.0}"#);
+        assert_eq!(frame.body.get(), r#"{"to":"Late","x":1.0}"#);
         assert_eq!(frame.log_key(), "3:atlantic:0x4001");
     }
 
@@ -246,7 +249,7 @@ mod tests {
         for bad in ["", "Atlantic", "-a", "a:b", "a b", "a/b", &"a".repeat(64)] {
             assert!(!is_shard_id(bad), "{bad}");
         }
-        assert!(is_name("house.decay") && is_name("2026-11-30T10:00:00Z#1"));
+        assert!(is_name("thing.changed") && is_name("2026-11-30T10:00:00Z#1"));
         for bad in ["", "a b", "a\"b", "é", "a\0", &"a".repeat(129)] {
             assert!(!is_name(bad), "{bad}");
         }

@@ -2,6 +2,7 @@
 
 use millrace::api::key_store::{self, NewKey};
 use millrace::ingress::disk::DiskWatch;
+use millrace::ingress::feed::FeedSetup;
 use millrace::ingress::keys::StoredKeys;
 use millrace::ingress::server;
 use millrace::ingress::snapshot::SnapshotHandle;
@@ -104,6 +105,7 @@ impl Doors {
             http: http.clone(),
             ack_timeout: Duration::from_secs(2),
             disk: Arc::new(DiskWatch::default()),
+            feed: FeedSetup::off(),
             stopped: Arc::new(Vec::new),
             metrics: None,
         })

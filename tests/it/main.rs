@@ -27,6 +27,7 @@ mod faults_pglog;
 mod faults_proof;
 mod faults_sources;
 mod faults_store;
+mod feed;
 mod gates;
 mod hostile;
 mod kafka_consumer;

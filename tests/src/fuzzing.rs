@@ -98,6 +98,18 @@ pub const TABLE: &[Target] = &[
         "the source of an emitted record",
     ),
     target(
+        "feed",
+        4_096,
+        doors::feed,
+        "messages of a shard's feed, POST /feed/{shard}",
+    ),
+    target(
+        "frame_record",
+        2_048,
+        records::frame,
+        "records of topic frames, and stored windows of replays",
+    ),
+    target(
         "ids",
         512,
         records::ids,

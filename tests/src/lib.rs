@@ -14,6 +14,7 @@
 //! - [`parties`]: one destination of each kind with its receiver. [`door_client`]: who sends to the doors and remembers what was
 //!   acknowledged. [`log_reader`]: what a log holds.
 //! - [`faults`]: what fault runs share.
+//! - [`shard_session`]: what a shard's sidecar sends over an evening.
 //! - [`memory_log`]: a log for doors without one. [`hostile`]: requests that no honest sender makes, and what became of them.
 //! - [`deployment`]: all of it together: a database, a log, the product's processes over them.
 //! - [`echo`]: a stream that emits and one that receives, mounted on the product's process.
@@ -40,3 +41,4 @@ pub mod proxy;
 pub mod receivers;
 pub mod recording_host;
 pub mod recount;
+pub mod shard_session;

@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 use subtle::ConstantTimeEq;
 
 const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
+/// What stands before an API key's id.
+const PREFIX: &str = "rk_";
 const ID_CHARS: usize = 12;
 const SECRET_CHARS: usize = 43;
 /// How long a resolved key is believed.
@@ -35,6 +37,14 @@ impl ApiKey {
     /// # Errors
     /// The operating system's random source failed.
     pub fn generate() -> Result<ApiKey, getrandom::Error> {
+        ApiKey::generate_as(PREFIX)
+    }
+
+    /// A new random key of another kind of holder, which `prefix` names.
+    ///
+    /// # Errors
+    /// The operating system's random source failed.
+    pub fn generate_as(prefix: &str) -> Result<ApiKey, getrandom::Error> {
         let mut random = [0u8; ID_CHARS];
         getrandom::fill(&mut random)?;
         let id: String = random
@@ -43,7 +53,7 @@ impl ApiKey {
             .map(|b| char::from(*b))
             .collect();
         Ok(ApiKey {
-            id: format!("rk_{id}"),
+            id: format!("{prefix}{id}"),
             secret: new_secret()?,
         })
     }
@@ -62,8 +72,14 @@ impl ApiKey {
     /// Reads `rk_<id>.<secret>`; `None` for every other text.
     #[must_use]
     pub fn parse(text: &str) -> Option<ApiKey> {
+        ApiKey::parse_as(PREFIX, text)
+    }
+
+    /// The same with another prefix than `rk_`.
+    #[must_use]
+    pub fn parse_as(prefix: &str, text: &str) -> Option<ApiKey> {
         let (id, secret) = text.split_once('.')?;
-        let well_formed = is_key_id(id)
+        let well_formed = is_id_of(prefix, id)
             && secret.len() == SECRET_CHARS
             && URL_SAFE_NO_PAD.decode(secret).is_ok_and(|s| s.len() == 32);
         well_formed.then(|| ApiKey {
@@ -106,7 +122,13 @@ fn new_secret() -> Result<String, getrandom::Error> {
 /// Whether the text has the form of a key's id.
 #[must_use]
 pub fn is_key_id(text: &str) -> bool {
-    text.strip_prefix("rk_")
+    is_id_of(PREFIX, text)
+}
+
+/// Whether the text has the form of an id with that prefix.
+#[must_use]
+pub fn is_id_of(prefix: &str, text: &str) -> bool {
+    text.strip_prefix(prefix)
         .is_some_and(|id| id.len() == ID_CHARS && id.bytes().all(|b| ALPHABET.contains(&b)))
 }
 

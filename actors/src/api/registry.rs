@@ -342,6 +342,13 @@ pub const EXEMPT: &[Exempt] = &[
         "The same, where links of the first mails lead",
     ),
     exempt(
+        "feed_door",
+        &[Method::Get, Method::Post],
+        "/feed/{shard}",
+        ExemptReason::MachineOnly,
+        "Frames of a shard: a WebSocket, or NDJSON both ways",
+    ),
+    exempt(
         "metrics",
         &[Method::Get],
         "/metrics",

@@ -18,6 +18,7 @@ pub mod demo;
 mod dlq;
 mod doctor;
 mod erase;
+mod feed;
 mod groups;
 mod key;
 mod lag;
@@ -103,6 +104,9 @@ enum Command {
     /// What a mail server's refusal says of an address.
     #[command(subcommand)]
     Bounce(bounce::Args),
+    /// Frames of a shard: stream a recorded session to its feed.
+    #[command(subcommand)]
+    Feed(feed::Args),
     /// Is everything as it should be, and what to do if not.
     Doctor(doctor::Args),
     /// Recount the store, read-only, and name each difference.
@@ -206,6 +210,7 @@ fn dispatch(command: Command, context: Context) -> anyhow::Result<ExitCode> {
             Command::Meta(args) => meta::run(&context, args),
             Command::Modules(args) => modules::run(&context, args),
             Command::Bounce(args) => bounce::run(&context, args),
+            Command::Feed(args) => feed::run(&context, args).await,
             Command::Doctor(args) => doctor::run(&context, args).await,
             Command::Verify(args) => verify::run(&context, args).await,
             Command::Workspace(args) => workspace::run(&context, args).await,

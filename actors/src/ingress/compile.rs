@@ -1,6 +1,7 @@
 //! Configuration as doors use it: rows made into one immutable [`Snapshot`], with everything that does not depend on the
 //! request worked out beforehand (a served journey is serialised once a snapshot, not once a visit).
 
+use super::feed::admission::{FeedToken, Shard};
 use hashbrown::HashMap;
 use millrace_schemas::ids::ClickKey;
 use millrace_schemas::journey::{Journey, ServedOffer, SidecarOffer};
@@ -31,6 +32,10 @@ pub struct Snapshot {
     pub networks_by_digest: HashMap<[u8; 32], Arc<Network>>,
     /// Active networks by id.
     pub networks: HashMap<Box<str>, Arc<Network>>,
+    /// Shards, archived ones too, by workspace and id.
+    pub shards: HashMap<(i32, Box<str>), Shard>,
+    /// Live feed tokens by id.
+    pub feed_tokens: HashMap<Box<str>, FeedToken>,
 }
 
 /// A workspace.

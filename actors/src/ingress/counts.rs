@@ -102,6 +102,11 @@ pub fn describe() {
         Unit::Seconds,
         "From handing a record to the log to its acknowledgement; one in sixteen is timed"
     );
+    describe_counter!(
+        "feed_unmapped_total",
+        "Frames of kinds that no enabled module maps: acknowledged, and kept for nothing"
+    );
+    describe_gauge!("feeds_connected", "Feeds of shards that live now");
     describe_gauge!(
         "disk_free_bytes",
         Unit::Bytes,

@@ -2,7 +2,7 @@
 //! acknowledgement, and only then answers success (spec: attribution § Doors, routing § 1).
 //!
 //! - [`click`] `GET /c/:campaign`, [`beacon`] `POST /e`, [`postback`] `GET|POST /pb`, [`batch`] `POST /v1/batch/*`,
-//!   [`health`] `/metrics`, `/healthz`, `/readyz`.
+//!   [`feed`] `/feed/:shard`, [`health`] `/metrics`, `/healthz`, `/readyz`.
 //! - [`snapshot`]: the configuration that doors hold; they ask no table while they serve. [`compile`]: how it is made.
 //! - [`state`]: what all doors share, and the one way to have a record accepted. [`server`]: how they are mounted.
 //! - [`body`], [`client`], [`disk`], [`errors`], [`counts`], [`keys`], [`wire`], `patience`: what they need for it.
@@ -18,6 +18,7 @@ pub mod compile;
 pub mod counts;
 pub mod disk;
 pub mod errors;
+pub mod feed;
 pub mod health;
 pub mod keys;
 mod patience;

@@ -4,6 +4,7 @@
 use super::batch::{self, Stream};
 use super::beacon;
 use super::click;
+use super::feed;
 use super::health;
 use super::postback;
 use super::state::{Door, DoorState};
@@ -59,6 +60,21 @@ pub fn configure(config: &mut ServiceConfig, state: &DoorState) {
             )
         });
     }
+    let door = Door::new(state, "feed");
+    mount_exempt(config, "feed_door", |resource| {
+        let lines = Rc::clone(&door);
+        resource
+            .route(
+                web::get().to(move |request: HttpRequest, payload: Payload| {
+                    feed::get(Rc::clone(&door), request, payload)
+                }),
+            )
+            .route(
+                web::post().to(move |request: HttpRequest, payload: Payload| {
+                    feed::post(Rc::clone(&lines), request, payload)
+                }),
+            )
+    });
     let of = || state.clone();
     let (metrics, healthz, readyz) = (of(), of(), of());
     mount_exempt(config, "metrics", |resource| {

@@ -4,7 +4,9 @@
 //! API keys are not in it (see [`super::keys`]).
 
 use super::compile::{self, CampaignRow, NetworkRow, OfferRow, Snapshot, Workspace};
+use super::feed::admission::{FeedToken, Shard};
 use crate::postgres::Pool;
+use crate::postgres::types::Tz;
 use arc_swap::ArcSwapOption;
 use hashbrown::HashMap;
 use std::sync::Arc;
@@ -269,8 +271,56 @@ async fn load(client: &mut deadpool_postgres::Object) -> Result<Snapshot, tokio_
         });
         out.campaigns.insert(campaign.id.clone(), Arc::new(campaign));
     }
+    shards(&tx, &mut out).await?;
     tx.commit().await?;
     Ok(out)
+}
+
+/// Reads shards and the live tokens of their feeds.
+async fn shards(
+    tx: &deadpool_postgres::Transaction<'_>,
+    out: &mut Snapshot,
+) -> Result<(), tokio_postgres::Error> {
+    for row in tx
+        .query(
+            "SELECT workspace_id, shard_id, module, protocol, status = 'active' FROM shards",
+            &[],
+        )
+        .await?
+    {
+        let (workspace, id): (i32, &str) = (row.get(0), row.get(1));
+        let shard = Shard {
+            workspace,
+            id: id.into(),
+            module: row.get::<_, &str>(2).into(),
+            protocol: u32::try_from(row.get::<_, i32>(3)).unwrap_or(0),
+            active: row.get(4),
+        };
+        out.shards.insert((workspace, id.into()), shard);
+    }
+    for row in tx
+        .query(
+            "SELECT token_id, workspace_id, shard_id, secret_digest, previous_digest, previous_until
+             FROM shard_tokens WHERE revoked_at IS NULL",
+            &[],
+        )
+        .await?
+    {
+        let Ok(digest) = <[u8; 32]>::try_from(row.get::<_, &[u8]>(3)) else {
+            continue;
+        };
+        let previous = row
+            .get::<_, Option<&[u8]>>(4)
+            .and_then(|d| <[u8; 32]>::try_from(d).ok());
+        let until = row.get::<_, Option<Tz>>(5).map(|t| t.0);
+        let token = FeedToken {
+            shard: (row.get(1), row.get::<_, &str>(2).into()),
+            digest,
+            previous: previous.zip(until),
+        };
+        out.feed_tokens.insert(row.get::<_, &str>(0).into(), token);
+    }
+    Ok(())
 }
 
 #[cfg(test)]

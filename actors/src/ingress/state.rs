@@ -5,6 +5,8 @@ use super::compile::Snapshot;
 use super::counts::DoorCounts;
 use super::disk::DiskWatch;
 use super::errors::Refusal;
+use super::feed::FeedSetup;
+use super::feed::live::Feeds;
 use super::health::Readiness;
 use super::keys::{HeldKeys, KeyCheck};
 use super::patience::{Elapsed, Patience};
@@ -51,6 +53,8 @@ pub struct DoorSetup {
     pub ack_timeout: Duration,
     /// The disk under the log.
     pub disk: Arc<DiskWatch>,
+    /// The feed of shards' sidecars.
+    pub feed: FeedSetup,
     /// Partitions of this process that stand still.
     pub stopped: StoppedPartitions,
     /// The recorder, for `/metrics`; None: 404 there.
@@ -65,6 +69,7 @@ pub struct DoorState(pub(super) Arc<Shared>);
 pub(super) struct Shared {
     pub(super) setup: DoorSetup,
     pub(super) keys: HeldKeys,
+    pub(super) feeds: Arc<Feeds>,
     pub(super) trusted: TrustedProxies,
     /// Where campaigns answer, without the slash at its end; None: what the request names as its host.
     pub(super) public_url: Option<String>,
@@ -80,6 +85,7 @@ impl DoorState {
         super::counts::describe();
         let hold = Duration::from_secs(setup.http.configuration_hold_s);
         Ok(DoorState(Arc::new(Shared {
+            feeds: Feeds::new(setup.feed.pool.clone()),
             keys: HeldKeys::new(Arc::clone(&setup.keys), hold),
             trusted: TrustedProxies::parse(&setup.http.trusted_proxies)
                 .map_err(|e| format!("http.trusted_proxies: {e}"))?,
@@ -91,6 +97,11 @@ impl DoorState {
             readiness: Readiness::default(),
             setup,
         })))
+    }
+
+    /// Ends all feeds in order, new ones are refused; waits for them, at most `patience`.
+    pub async fn end_feeds(&self, patience: Duration) {
+        self.0.feeds.end(patience).await;
     }
 }
 

@@ -7,6 +7,7 @@ mod refusals;
 
 use super::compile::{self, CampaignRow, NetworkRow, OfferRow, Snapshot, Workspace};
 use super::disk::DiskWatch;
+use super::feed::FeedSetup;
 use super::keys::{KeyCheck, KeyError, KeyHolder};
 use super::server::configure;
 use super::snapshot::SnapshotHandle;
@@ -218,6 +219,7 @@ impl House {
             },
             ack_timeout: Duration::from_millis(50),
             disk,
+            feed: FeedSetup::off(),
             stopped: Arc::new(|| vec!["attribution/3: poison".into()]),
             metrics: None,
         })

@@ -12,6 +12,7 @@ use millrace::ingress::server;
 use millrace::ingress::snapshot::SnapshotHandle;
 use millrace::unsubscribe::{self, Subscription};
 use millrace_schemas::click::ClickRecord;
+use millrace_schemas::frame::Frame;
 use millrace_schemas::postback::PostbackRecord;
 use millrace_tests::memory_log::MemoryLog;
 use millrace_tests::postgres::pool;
@@ -22,7 +23,10 @@ use std::time::Duration;
 
 /// Of which workspace a record is, by what it says and by its key.
 fn workspace_of(record: &Outgoing) -> i32 {
-    let said = if record.topic_no == 1 {
+    let said = if record.topic_no == 3 {
+        let read: Frame = serde_json::from_slice(&record.payload).expect("a record");
+        read.ws
+    } else if record.topic_no == 1 {
         let read: ClickRecord = serde_json::from_slice(&record.payload).expect("a record");
         read.workspace
     } else {
@@ -49,6 +53,16 @@ async fn no_door_reaches_another_workspace() {
     let (_, _, others_secret) = set_up(&beta, "autumn").await;
     let (network, theirs) = (network_of(&alpha).await, network_of(&beta).await);
     let key = api.key(Some(b), &["ingest:write"]).await;
+
+    // Both have a shard of one name, each with its token.
+    let mut tokens = Vec::new();
+    for caller in [&alpha, &beta] {
+        let shard = json!({"id": "same", "name": "S", "module": "uo", "protocol": 5});
+        caller.post("/v1/shards", shard).await.expect(201);
+        let token = json!({"shard": "same", "name": "T"});
+        let made = caller.post("/v1/feed-tokens", token).await.expect(201);
+        tokens.push(made["token"].as_str().expect("a token").to_owned());
+    }
 
     let url = api.database.url();
     let snapshot = SnapshotHandle::empty(Duration::from_secs(600));
@@ -185,6 +199,26 @@ async fn no_door_reaches_another_workspace() {
                 assert_eq!(off, [a]);
                 let forged = TestRequest::post().uri(&uri.replacen("/2.", "/3.", 1));
                 assert_eq!(ask(forged).await.0, 404);
+            }
+            "feed_door" => {
+                // The token alone says whose frame it is, and opens its own shard alone.
+                let frames = "{\"type\":\"hello\",\"protocol\":5,\"boot\":\"b\",\"ws\":1}\n\
+                              {\"seq\":1,\"kind\":\"a\",\"ws\":1,\"workspace\":\"alpha\",\"body\":{\"ws\":1}}\n";
+                let send = |token: &str, shard: &str| {
+                    ask(TestRequest::post()
+                        .uri(&format!("/feed/{shard}?workspace=alpha"))
+                        .insert_header(("authorization", format!("Bearer {token}")))
+                        .set_payload(frames))
+                };
+                for (token, workspace) in tokens.iter().zip([a, b]) {
+                    let (status, said, records) = send(token, "same").await;
+                    assert_eq!((status, records), (200, vec![workspace]), "{said}");
+                }
+                // Another's shard and what never was are told in the same words.
+                let foreign = send(&tokens[1], "shard-spring").await;
+                assert_eq!((foreign.0, foreign.2.len()), (401, 0), "{}", foreign.1);
+                assert_eq!(foreign, send(&tokens[1], "never").await);
+                assert_eq!(send(&key, "same").await.0, 401);
             }
             // Of the process and of the interface: nothing of any workspace's.
             "metrics" | "healthz" | "readyz" | "openapi" => {

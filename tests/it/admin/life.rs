@@ -33,6 +33,19 @@ pub async fn set_up(c: &Caller, campaign: &str) -> (String, String, String) {
     )
     .await
     .expect(201);
+    let shard = format!("shard-{campaign}");
+    c.post(
+        "/v1/shards",
+        json!({"id": shard, "name": "Shard", "module": "uo", "protocol": 5}),
+    )
+    .await
+    .expect(201);
+    c.post(
+        "/v1/feed-tokens",
+        json!({"shard": shard, "name": "Sidecar"}),
+    )
+    .await
+    .expect(201);
     let routing = json!({
         "offers": [{"offer": offer["id"], "weight": 3}],
         "sidecar_offers": [{"offer": offer["id"], "network": network["id"], "network_offer_id": "007"}],

@@ -10,6 +10,8 @@ use millrace::api::ApiState;
 use millrace::api::keys::KeyCache;
 use millrace::api::registry::{EXEMPT, registry};
 use millrace::ingress::disk::DiskWatch;
+use millrace::ingress::feed::FeedSetup;
+use millrace::ingress::feed::kinds::Mapped;
 use millrace::ingress::keys::StoredKeys;
 use millrace::ingress::server;
 use millrace::ingress::snapshot::SnapshotHandle;
@@ -45,6 +47,11 @@ pub fn doors(url: &str, snapshot: Arc<SnapshotHandle>, log: Arc<MemoryLog>) -> D
         http: Http::default(),
         ack_timeout: Duration::from_secs(60),
         disk: Arc::<DiskWatch>::default(),
+        feed: FeedSetup {
+            frames: Some(topic(3, "frames")),
+            kinds: Arc::new(|_, _, _| Mapped::OfShard),
+            ..FeedSetup::off()
+        },
         stopped: Arc::new(Vec::new),
         metrics: None,
     })

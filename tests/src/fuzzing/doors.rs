@@ -13,6 +13,9 @@ use bytes::Bytes;
 use futures::future::LocalBoxFuture;
 use millrace::ingress::compile::{self, CampaignRow, NetworkRow, OfferRow, Snapshot, Workspace};
 use millrace::ingress::disk::DiskWatch;
+use millrace::ingress::feed::FeedSetup;
+use millrace::ingress::feed::admission::{FeedToken, Shard};
+use millrace::ingress::feed::kinds::Mapped;
 use millrace::ingress::keys::{KeyCheck, KeyError, KeyHolder};
 use millrace::ingress::server::configure;
 use millrace::ingress::snapshot::SnapshotHandle;
@@ -21,9 +24,10 @@ use millrace::runtime::clock::ManualClock;
 use millrace::runtime::vertical::Vertical;
 use millrace::settings::Http;
 use millrace_schemas::click::ClickRecord;
+use millrace_schemas::frame::{Frame, ReplayWindow};
 use millrace_schemas::ids::partition_key;
 use millrace_schemas::postback::{PostbackRecord, query_pairs};
-use millrace_topics::catalogue::{CLICKS, POSTBACKS};
+use millrace_topics::catalogue::{CLICKS, FRAMES, POSTBACKS};
 use millrace_topics::contract::{BoxFuture, Outgoing};
 use sha2::{Digest, Sha256};
 use std::net::IpAddr;
@@ -92,8 +96,26 @@ fn snapshot() -> Snapshot {
     out.networks_by_digest
         .insert(Sha256::digest(b"s3cret").into(), Arc::clone(&network));
     out.networks.insert("nw_1".into(), network);
+    let shard = Shard {
+        workspace: 1,
+        id: "shard".into(),
+        module: "game".into(),
+        protocol: 5,
+        active: true,
+    };
+    out.shards.insert((1, "shard".into()), shard);
+    let token = FeedToken {
+        shard: (1, "shard".into()),
+        digest: Sha256::digest(FEED_SECRET).into(),
+        previous: None,
+    };
+    out.feed_tokens.insert(FEED_TOKEN.into(), token);
     out
 }
+
+/// The token of the shard's feed.
+const FEED_TOKEN: &str = "ft_0123456789ab";
+const FEED_SECRET: &str = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
 
 type Call = Box<dyn Fn(TestRequest) -> LocalBoxFuture<'static, Result<ServiceResponse, Error>>>;
 
@@ -123,6 +145,14 @@ impl House {
             },
             ack_timeout: Duration::from_secs(60),
             disk: Arc::<DiskWatch>::default(),
+            feed: FeedSetup {
+                frames: Some(topic(3, FRAMES)),
+                kinds: Arc::new(|_, kind, body| match kind.len() {
+                    0..=8 => Mapped::No,
+                    _ => Mapped::Under(body.chars().take(40).collect()),
+                }),
+                ..FeedSetup::off()
+            },
             stopped: Arc::new(Vec::new),
             metrics: None,
         })
@@ -244,6 +274,52 @@ pub(super) fn visit(data: &[u8]) {
         let (status, _, produced) = house.ask(request);
         assert_eq!(status == StatusCode::FOUND, produced.len() == 1, "{status}");
         produced.iter().for_each(check_produced);
+    });
+}
+
+/// Lines of a feed, behind a hello or not.
+pub(super) fn feed(data: &[u8]) {
+    let (begun, data) = super::choice(data, 2);
+    let mut body = Vec::new();
+    if begun == 1 {
+        body.extend_from_slice(b"{\"type\":\"hello\",\"protocol\":5,\"boot\":\"b\"}\n");
+    }
+    body.extend_from_slice(data);
+    let request = TestRequest::post()
+        .uri("/feed/shard")
+        .insert_header((
+            "authorization",
+            format!("Bearer {FEED_TOKEN}.{FEED_SECRET}"),
+        ))
+        .set_payload(body);
+    house(|house| {
+        let (status, said, produced) = house.ask(request);
+        assert_eq!(status, StatusCode::OK);
+        let answers: Vec<serde_json::Value> = said
+            .split(|b| *b == b'\n')
+            .filter(|l| !l.is_empty())
+            .map(|l| serde_json::from_slice(l).expect("an answer is JSON"))
+            .collect();
+        for answer in &answers {
+            let kind = answer["type"].as_str().expect("a type");
+            assert!(
+                matches!(kind, "welcome" | "ack" | "refused" | "bye"),
+                "{answer}"
+            );
+            assert!(answer["seq"].is_u64(), "{answer}");
+        }
+        let last = answers.last().expect("a goodbye");
+        assert!(last["type"] == "bye" && last["code"] == "end", "{last}");
+        let mut window = ReplayWindow::default();
+        for record in &produced {
+            let frame: Frame = serde_json::from_slice(&record.payload).expect("a frame");
+            assert_eq!((record.topic_no, frame.ws, &*frame.shard), (3, 1, "shard"));
+            assert_eq!(record.key, frame.log_key().as_bytes());
+            assert!(!has_nul(&record.payload));
+            assert!(frame.body.get().starts_with('{'));
+            // Each boot's frames once, unless the sender said hello again and took its word back.
+            let _ = window.admit(&frame.boot, frame.seq);
+        }
     });
 }
 

@@ -9,6 +9,7 @@ use millrace::settings;
 use millrace_schemas::WIRE_VERSION;
 use millrace_schemas::click::ClickRecord;
 use millrace_schemas::emit::{EmitSource, can_carry};
+use millrace_schemas::frame::{Frame, ReplayWindow};
 use millrace_schemas::ids::{self, ClickKey, RecordId};
 use millrace_schemas::journey::Journey;
 use millrace_schemas::macros::{encode_query_value, is_unsubstituted};
@@ -53,6 +54,19 @@ fn stable<T: Serialize + DeserializeOwned>(value: &T) {
     let text = serde_json::to_string(value).expect("what was read can be written");
     let again: T = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{text}: {e}"));
     assert_eq!(serde_json::to_string(&again).expect("and again"), text);
+}
+
+/// Records of `frames`, and what a reader stores of them.
+pub(super) fn frame(data: &[u8]) {
+    if let Ok(frame) = serde_json::from_slice::<Frame>(data) {
+        stable(&frame);
+        let mut window = ReplayWindow::default();
+        assert_eq!(window.admit(&frame.boot, frame.seq), frame.seq != 0);
+        assert!(!window.admit(&frame.boot, frame.seq));
+    }
+    if let Some(window) = ReplayWindow::from_bytes(data) {
+        assert_eq!(ReplayWindow::from_bytes(&window.to_bytes()), Some(window));
+    }
 }
 
 /// Records of `clicks`.

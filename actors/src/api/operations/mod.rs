@@ -8,6 +8,7 @@ pub mod deliveries;
 pub mod destinations;
 pub mod events;
 pub mod facts;
+pub mod feed_tokens;
 pub mod keys;
 pub mod mail_transports;
 pub mod me;
@@ -21,6 +22,7 @@ pub mod routing;
 pub mod rules;
 pub mod segments;
 pub mod sends;
+pub mod shards;
 pub mod suppressions;
 pub mod triggers;
 pub mod users;
@@ -60,6 +62,8 @@ pub fn all() -> Vec<Operation> {
     all.extend(dead_letters::operations());
     all.extend(outcomes::operations());
     all.extend(events::operations());
+    all.extend(shards::operations());
+    all.extend(feed_tokens::operations());
     all
 }
 

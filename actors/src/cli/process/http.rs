@@ -6,6 +6,7 @@ use crate::api::keys::KeyCache;
 use crate::api::{self, ApiState};
 use crate::ingress::client::TrustedProxies;
 use crate::ingress::disk::DiskWatch;
+use crate::ingress::feed::{FeedSetup, kinds};
 use crate::ingress::keys::StoredKeys;
 use crate::ingress::server;
 use crate::ingress::snapshot::SnapshotHandle;
@@ -21,7 +22,7 @@ use actix_web::dev::{Server, ServerHandle};
 use actix_web::web::{self, ServiceConfig};
 use actix_web::{App, HttpResponse, HttpServer};
 use anyhow::{Context as _, bail};
-use millrace_topics::catalogue::{self, CLICKS, POSTBACKS};
+use millrace_topics::catalogue::{self, CLICKS, FRAMES, POSTBACKS};
 use millrace_topics::contract::{Producer, TopicRef};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -53,6 +54,8 @@ pub(super) struct Parts<'a> {
 /// The running listeners.
 pub(super) struct Http {
     handles: Vec<ServerHandle>,
+    /// The doors, for the feeds that are to be ended before their connections.
+    feeds: Option<DoorState>,
     ended: watch::Receiver<Option<String>>,
     pub doors: Option<SocketAddr>,
     pub admin: Option<SocketAddr>,
@@ -64,6 +67,7 @@ impl Http {
         let (tell, ended) = watch::channel(None);
         let mut http = Http {
             handles: Vec::new(),
+            feeds: None,
             ended,
             doors: None,
             admin: None,
@@ -73,6 +77,7 @@ impl Http {
         let status = status(&parts);
         if parts.roles.doors {
             let state = doors(&parts).await?;
+            http.feeds = Some(state.clone());
             let api = admin(&parts, parts.roles.admin && shared)?;
             // Links in mails lead to the doors: what the world sees of a deployment.
             let pages = unsubscribe::Pages::new(parts.pool.clone());
@@ -132,8 +137,11 @@ impl Http {
         }
     }
 
-    /// New connections are refused, requests under way are answered.
+    /// New connections are refused, requests under way are answered, feeds are told and await what the log has of them.
     pub async fn stop(&self) {
+        if let Some(doors) = &self.feeds {
+            doors.end_feeds(DRAIN).await;
+        }
         let graceful = futures::future::join_all(self.handles.iter().map(|h| h.stop(true)));
         if tokio::time::timeout(DRAIN, graceful).await.is_err() {
             futures::future::join_all(self.handles.iter().map(|h| h.stop(false))).await;
@@ -173,6 +181,12 @@ async fn doors(parts: &Parts<'_>) -> anyhow::Result<DoorState> {
         http: settings.http.clone(),
         ack_timeout: Duration::from_millis(settings.log.ack_timeout_ms),
         disk: DiskWatch::start(parts.log_disk.clone(), settings.http.disk_low_watermark),
+        feed: FeedSetup {
+            frames: catalogue::find(parts.topics, FRAMES).ok(),
+            kinds: kinds::of(Arc::clone(parts.modules)),
+            idle: Duration::from_secs(settings.http.feed_idle_s.max(1)),
+            pool: Some(parts.pool.clone()),
+        },
         stopped: parts.stopped.clone(),
         metrics: Some(parts.metrics.handle()),
     };
