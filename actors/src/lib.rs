@@ -10,6 +10,7 @@
 //! - [`runtime`]: clocks, the partition-actor shell, failpoints, outcomes. Rules about commits, restarts and positions live
 //!   here and nowhere else.
 //! - [`attribution`]: visits, clicks, postbacks, conversions: `decide` is pure, `actor` is the shell, `store` its SQL.
+//! - [`thresholds`]: frames of game shards: trackers, rosters, firings.
 //! - [`delivery`]: the outbox, and one folder a channel: the only way out.
 //! - [`templates`]: what a notice looks like: HTML, text, an inbox item.
 //! - [`unsubscribe`]: the links that mails end with.
@@ -41,5 +42,6 @@ pub mod runtime;
 pub mod sealing;
 pub mod settings;
 pub mod templates;
+pub mod thresholds;
 pub mod unsubscribe;
 pub mod verify;

@@ -26,6 +26,8 @@ pub struct Settings {
     pub attribution: Attribution,
     /// Games, as data.
     pub modules: Modules,
+    /// Thresholds.
+    pub thresholds: Thresholds,
     /// How long facts are kept.
     pub retention: Retention,
     /// Delivery.
@@ -237,6 +239,22 @@ pub struct Modules {
     pub enabled: Vec<String>,
     /// The folder of their manifests; unset: those within this program.
     pub dir: Option<PathBuf>,
+}
+
+/// Thresholds: trackers over the frames of game shards.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Thresholds {
+    /// What trackers remember that one partition's slice holds in memory at most; the rest is read when it is needed.
+    pub slice_keys: usize,
+}
+
+impl Default for Thresholds {
+    fn default() -> Thresholds {
+        Thresholds {
+            slice_keys: 100_000,
+        }
+    }
 }
 
 /// How long facts are kept, in whole days since their acceptance; 0: for ever. Whole days are dropped; what makes a second

@@ -30,6 +30,7 @@ mod report;
 mod scale;
 mod soak;
 mod stack;
+mod thresholds;
 mod workload;
 
 use clap::{Parser, Subcommand};
@@ -63,6 +64,8 @@ enum Command {
     Decide(decide::Options),
     /// The gates between a notice and the outbox, with their state in memory.
     Recipients(recipients::Options),
+    /// Frames that fire nothing, through thresholds without the store, against the bare parse.
+    Thresholds(thresholds::Options),
     /// `POST /e` acknowledged by Kafka against bare actix-web and axum, and axum that awaits one produce a request.
     Ingest(ingest::Options),
     /// Writing the ledger: the product's batch transaction against bare writes of the same rows.
@@ -128,6 +131,7 @@ fn main() -> anyhow::Result<()> {
         Command::Log(options) => log::run(&options),
         Command::Decide(options) => decide::run(&options),
         Command::Recipients(options) => recipients::run(&options),
+        Command::Thresholds(options) => thresholds::run(&options),
         Command::Ingest(options) => ingest::run(&options),
         Command::Ledger(options) => ledger::run(&options),
         Command::Delivery { what } => delivery::run(&what),
@@ -168,7 +172,7 @@ fn all(short: bool) -> anyhow::Result<()> {
                 "--stored",
                 "4000",
             ],
-            (true, ["decide"]) => &["--dry", "--records", "50000", "--rounds", "1"],
+            (true, ["decide" | "thresholds"]) => &["--dry", "--records", "50000", "--rounds", "1"],
             (true, ["consume"]) => &["--dry", "--records", "100000", "--rounds", "1"],
             (true, ["log"]) => &["--dry", "--records", "50000", "--rounds", "1"],
             (true, ["delivery", "outbox"]) => &["--dry", "--messages", "20000", "--rounds", "1"],
@@ -192,6 +196,7 @@ fn all(short: bool) -> anyhow::Result<()> {
     };
     command(&["decide"])?;
     command(&["recipients"])?;
+    command(&["thresholds"])?;
     command(&["consume"])?;
     command(&["log"])?;
     command(&["ingest"])?;

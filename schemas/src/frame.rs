@@ -7,6 +7,7 @@
 //! above that may stand in the log in any order (one append fails, the next one does not). [`ReplayWindow`] is that
 //! sentence in code: the highest sequence alone would drop a frame that failed, was overtaken and then replayed.
 
+use crate::postback::Replay;
 use crate::time::Micros;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -45,6 +46,9 @@ pub struct Frame {
     /// The frame's own JSON object, verbatim.
     #[schemars(with = "std::collections::BTreeMap<String, serde_json::Value>")]
     pub body: Box<RawValue>,
+    /// Set by `dlq replay`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replay: Option<Replay>,
 }
 
 impl Frame {

@@ -133,6 +133,12 @@ pub mod reason {
     pub const CEILING_INCOMPARABLE: &str = "ceiling_incomparable";
     /// A firing whose subject is not what its variables say.
     pub const SUBJECT_MISMATCH: &str = "subject_mismatch";
+    /// A frame of a kind that no enabled module maps: counted, kept for nothing.
+    pub const UNMAPPED: &str = "unmapped";
+    /// A frame with a value that no mapping can hold: nested too deep, or a number beyond all range.
+    pub const FRAME_UNREADABLE: &str = "frame_unreadable";
+    /// A firing that is longer than the log takes.
+    pub const FIRING_TOO_LARGE: &str = "firing_too_large";
     /// The bytes are no record of this topic.
     pub const UNDECODABLE: &str = "undecodable";
     /// The decision panicked on it.

@@ -42,6 +42,7 @@ mod receivers;
 mod relay;
 mod runtime;
 mod secrets;
+mod thresholds;
 mod topics_kafka;
 mod topics_postgres;
 mod topics_suite;

@@ -87,7 +87,8 @@ impl Process {
     /// counts or another backend's, an address is taken.
     pub async fn start(plan: Plan) -> anyhow::Result<Process> {
         let (settings, roles) = (plan.settings, plan.roles);
-        let mut mounts = groups::of_roles(roles, &settings);
+        let modules = groups::modules(&settings.modules)?;
+        let mut mounts = groups::of_roles(roles, &settings, &modules);
         mounts.extend(plan.also);
         let specs: Vec<GroupSpec> = mounts.iter().map(Mount::group).collect();
         let clock = clock::from_environment();

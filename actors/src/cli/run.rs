@@ -21,8 +21,8 @@ use std::process::ExitCode;
     MILLRACE_LOG__BACKEND=kafka MILLRACE_LOG__BROKERS=kafka:9092 \\\n    \
     DATABASE_URL='postgres://millrace@db/millrace?sslmode=verify-full' millrace run")]
 pub(super) struct Args {
-    /// What this process does: any of doors, attribution, delivery, admin.
-    #[arg(long, default_value = "doors,attribution,delivery,admin")]
+    /// What this process does: any of doors, attribution, delivery, admin, thresholds, engagement, recipients, directory, or all.
+    #[arg(long, default_value = "all")]
     roles: Roles,
     /// The database was restored from a backup: nothing leaves, from any process, until `millrace outbox release --all-held`,
     /// since what is due in it may have been sent after the backup was made. Start the first process so.

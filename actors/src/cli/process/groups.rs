@@ -3,6 +3,7 @@
 use super::super::log::{self, Log};
 use super::Roles;
 use crate::attribution::actor::Attribution;
+use crate::modules::{Modules, shipped};
 use crate::postgres::pool::Database;
 use crate::runtime::books::Emits;
 use crate::runtime::clock::SharedClock;
@@ -10,9 +11,11 @@ use crate::runtime::connector::connector;
 use crate::runtime::failpoint;
 use crate::runtime::host::HostConfig;
 use crate::runtime::mount::{AnyHost, Mount};
-use crate::settings::{Backend, Settings};
-use anyhow::Context as _;
-use millrace_topics::catalogue;
+use crate::settings::{self, Backend, Settings};
+use crate::thresholds::actor::Thresholds;
+use crate::thresholds::plan::Plan;
+use anyhow::{Context as _, bail};
+use millrace_topics::catalogue::{self, TRIGGERS};
 use millrace_topics::contract::{Consumer, Producer, TopicRef};
 use millrace_topics::relay::Relayed;
 use std::sync::Arc;
@@ -21,13 +24,32 @@ use std::time::Duration;
 /// How often a relay without work looks for some.
 const RELAY_IDLE: Duration = Duration::from_millis(500);
 
-/// The streams with state of these roles.
-pub(super) fn of_roles(roles: Roles, settings: &Settings) -> Vec<Mount> {
+/// The enabled modules.
+pub(super) fn modules(settings: &settings::Modules) -> anyhow::Result<Arc<Modules>> {
+    match shipped::load(&settings.enabled, settings.dir.as_deref()) {
+        Ok(modules) => Ok(Arc::new(modules)),
+        Err(faults) => {
+            let lines: Vec<String> = faults.iter().map(ToString::to_string).collect();
+            bail!("{}", lines.join("\n"))
+        }
+    }
+}
+
+/// The streams with state of these roles. Where no module is enabled, none of theirs.
+pub(super) fn of_roles(roles: Roles, settings: &Settings, modules: &Arc<Modules>) -> Vec<Mount> {
     let mut mounts = Vec::new();
     if roles.attribution {
         let own = settings.attribution.clone();
         mounts.push(Mount::new(move |_| {
             Ok(move || Attribution::new(own.clone()))
+        }));
+    }
+    if roles.thresholds && !modules.is_empty() {
+        let plan = Arc::new(Plan::new(Arc::clone(modules)));
+        let own = settings.thresholds.clone();
+        mounts.push(Mount::new(move |topics| {
+            let triggers = catalogue::find(topics, TRIGGERS)?.no;
+            Ok(move || Thresholds::new(Arc::clone(&plan), own.clone(), triggers))
         }));
     }
     mounts

@@ -2,8 +2,8 @@
 
 use std::str::FromStr;
 
-/// Roles of one process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Roles of one process. Those of modules do nothing, and cost nothing, where no module is enabled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Roles {
     /// Takes records over HTTP.
     pub doors: bool,
@@ -13,7 +13,18 @@ pub struct Roles {
     pub delivery: bool,
     /// Serves the admin API.
     pub admin: bool,
+    /// Consumes group `thresholds`: frames of shards.
+    pub thresholds: bool,
+    /// Consumes group `engagement`: firings.
+    pub engagement: bool,
+    /// Consumes group `recipients`: notices.
+    pub recipients: bool,
+    /// Consumes group `directory`: users, links, preferences.
+    pub directory: bool,
 }
+
+/// How many roles there are.
+const COUNT: usize = 8;
 
 impl Roles {
     /// Everything.
@@ -22,6 +33,10 @@ impl Roles {
         attribution: true,
         delivery: true,
         admin: true,
+        thresholds: true,
+        engagement: true,
+        recipients: true,
+        directory: true,
     };
 
     /// Nothing: a process of streams that are mounted apart ([`super::Plan::also`]).
@@ -30,21 +45,34 @@ impl Roles {
         attribution: false,
         delivery: false,
         admin: false,
+        thresholds: false,
+        engagement: false,
+        recipients: false,
+        directory: false,
     };
+
+    /// Each role with its name, in the order in which they are named.
+    fn each(&mut self) -> [(&'static str, &mut bool); COUNT] {
+        [
+            ("doors", &mut self.doors),
+            ("attribution", &mut self.attribution),
+            ("delivery", &mut self.delivery),
+            ("admin", &mut self.admin),
+            ("thresholds", &mut self.thresholds),
+            ("engagement", &mut self.engagement),
+            ("recipients", &mut self.recipients),
+            ("directory", &mut self.directory),
+        ]
+    }
 
     /// The roles, joined by `+`.
     #[must_use]
-    pub fn name(self) -> String {
-        let all = [
-            (self.doors, "doors"),
-            (self.attribution, "attribution"),
-            (self.delivery, "delivery"),
-            (self.admin, "admin"),
-        ];
-        let names: Vec<&str> = all.iter().filter(|(on, _)| *on).map(|(_, n)| *n).collect();
+    pub fn name(mut self) -> String {
+        let all = self.each();
+        let names: Vec<&str> = all.iter().filter(|(_, on)| **on).map(|(n, _)| *n).collect();
         match names.len() {
             0 => "none".to_owned(),
-            4 => "all".to_owned(),
+            COUNT => "all".to_owned(),
             _ => names.join("+"),
         }
     }
@@ -53,20 +81,20 @@ impl Roles {
 impl FromStr for Roles {
     type Err = String;
 
-    /// `doors,attribution,delivery,admin`, any of them.
+    /// Any of the roles, joined by commas, or `all`.
     fn from_str(text: &str) -> Result<Roles, String> {
         let mut roles = Roles::NONE;
         for name in text.split(',').map(str::trim) {
-            match name {
-                "doors" => roles.doors = true,
-                "attribution" => roles.attribution = true,
-                "delivery" => roles.delivery = true,
-                "admin" => roles.admin = true,
-                "all" => roles = Roles::ALL,
-                _ => {
-                    return Err(format!(
-                        "no role `{name}`; there are doors, attribution, delivery, admin, all"
-                    ));
+            if name == "all" {
+                roles = Roles::ALL;
+                continue;
+            }
+            let mut all = roles.each();
+            match all.iter_mut().find(|(role, _)| *role == name) {
+                Some((_, on)) => **on = true,
+                None => {
+                    let there = all.map(|(role, _)| role).join(", ");
+                    return Err(format!("no role `{name}`; there are {there}, all"));
                 }
             }
         }
@@ -84,6 +112,14 @@ mod tests {
         assert!(some.doors && some.admin && !some.attribution && !some.delivery);
         assert_eq!(some.name(), "doors+admin");
         assert_eq!("all".parse(), Ok(Roles::ALL));
+        assert_eq!(
+            (Roles::ALL.name(), Roles::NONE.name()),
+            ("all".into(), "none".into())
+        );
+        assert_eq!(
+            "thresholds,recipients".parse::<Roles>().unwrap().name(),
+            "thresholds+recipients"
+        );
         assert!("door".parse::<Roles>().unwrap_err().contains("doors"));
         assert!("".parse::<Roles>().is_err());
     }

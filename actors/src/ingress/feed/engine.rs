@@ -456,6 +456,7 @@ impl Feed {
             kind: kind.to_owned(),
             key,
             accepted_at: self.door.now(),
+            replay: None,
             body: given.body.to_owned(),
         };
         let open = self.door.open().map(drop).map_err(End::Away);

@@ -1,0 +1,157 @@
+//! One frame at a time, pure: is it new, does anything read it, what do its trackers make of it. Frames that fire or change a roster
+//! become steps, which [`super::settle`] takes up when owners and lists are known.
+
+use super::draft::{Draft, Part, Step};
+use super::plan::{Plan, Reads};
+use super::roster::{self, ListKey};
+use super::slice::{ShardRef, Slice, StateRef};
+use super::tracker;
+use crate::modules::field::Fields;
+use crate::modules::tracker::Tracker;
+use crate::runtime::vertical::{Effects, Item};
+use millrace_schemas::frame::Frame;
+use millrace_schemas::outcome::{Outcome, reason};
+use std::sync::Arc;
+
+/// What deciding reads and changes.
+pub struct Deciding<'a> {
+    /// The enabled modules.
+    pub plan: &'a Plan,
+    /// The slice.
+    pub slice: &'a Slice,
+    /// The overlay.
+    pub draft: &'a mut Draft,
+    /// Outcomes.
+    pub effects: &'a mut Effects,
+}
+
+impl Deciding<'_> {
+    /// Decides one frame.
+    pub fn frame(&mut self, item: &Item<Frame>) {
+        let frame = &item.record;
+        // A dead letter that comes again was taken in before, and changed nothing then.
+        if !self.admit(frame) && !item.replayed {
+            self.effects.tally.add(item.id, Outcome::Duplicate, "", 1);
+            return;
+        }
+        if !self.plan.is_mapped(&frame.kind) {
+            self.effects
+                .tally
+                .add(item.id, Outcome::Applied, reason::UNMAPPED, 1);
+            return;
+        }
+        match self.parts(frame) {
+            Err(why) => self.effects.tally.add(item.id, Outcome::Rejected, why, 1),
+            Ok(parts) if parts.is_empty() => {
+                self.effects.tally.add(item.id, Outcome::Applied, "", 1);
+            }
+            Ok(parts) => match serde_json::from_str(frame.body.get()) {
+                Ok(body) => self.draft.steps.push(Step {
+                    id: item.id,
+                    accepted_at: item.accepted_at,
+                    at: item.stream,
+                    shard: frame.shard.as_str().into(),
+                    frame: frame.clone(),
+                    body,
+                    parts,
+                }),
+                Err(_) => {
+                    self.effects
+                        .tally
+                        .add(item.id, Outcome::Rejected, reason::FRAME_UNREADABLE, 1)
+                }
+            },
+        }
+    }
+
+    /// Whether the frame has not been here before.
+    fn admit(&mut self, frame: &Frame) -> bool {
+        let shard = ShardRef {
+            workspace: frame.ws,
+            shard: &frame.shard,
+        };
+        if let Some(window) = self.draft.windows.get_mut(&shard) {
+            return window.admit(&frame.boot, frame.seq);
+        }
+        let mut window = self.slice.window(&shard).cloned().unwrap_or_default();
+        let new = window.admit(&frame.boot, frame.seq);
+        self.draft.windows.insert(shard.owned(), window);
+        new
+    }
+
+    /// What the frame is to each module that reads it, where it is anything.
+    fn parts(&mut self, frame: &Frame) -> Result<Vec<Part>, &'static str> {
+        let mut parts = Vec::new();
+        let plan = self.plan;
+        for reads in plan.readers(&frame.kind) {
+            let fields = reads
+                .kind
+                .reader
+                .read(frame.body.get())
+                .map_err(|_| reason::FRAME_UNREADABLE)?;
+            let part = self.part(&reads, frame, &fields);
+            if !(part.fired.is_empty() && part.changes.is_empty()) {
+                parts.push(part);
+            }
+        }
+        Ok(parts)
+    }
+
+    fn part(&mut self, reads: &Reads<'_>, frame: &Frame, fields: &impl Fields) -> Part {
+        let mut part = Part {
+            module: reads.place,
+            ..Part::default()
+        };
+        for (at, number, mapping) in reads.mappings() {
+            if !mapping.applies(fields) {
+                continue;
+            }
+            if matches!(mapping.tracker, Tracker::Roster { .. }) {
+                part.watching.push(at);
+                continue;
+            }
+            if !tracker::remembers(&mapping.tracker) {
+                if tracker::step(&mapping.tracker, None, fields).fires {
+                    part.fired.push(at);
+                }
+                continue;
+            }
+            let key = StateRef {
+                mapping: number,
+                workspace: frame.ws,
+                shard: &frame.shard,
+                key: &frame.key,
+            };
+            let before = match self.draft.memories.get(&key) {
+                Some(memory) => Some(&**memory),
+                None => self.slice.memory(&key).flatten(),
+            };
+            let step = tracker::step(&mapping.tracker, before, fields);
+            if let Some(memory) = step.memory {
+                self.draft.memories.insert(key.owned(), memory);
+            }
+            if step.fires {
+                part.fired.push(at);
+            }
+        }
+        for (at, found, feed) in reads.feeds() {
+            let Some(change) = roster::change_of(&feed.change, &frame.key, fields) else {
+                continue;
+            };
+            let list = ListKey {
+                workspace: frame.ws,
+                module: self.plan.module_id(reads.place),
+                roster: self.plan.roster_id(reads.place, at),
+                shard: frame.shard.as_str().into(),
+                param: list_param(found.keyed, &frame.key),
+            };
+            part.changes.push((at, list, change));
+        }
+        part
+    }
+}
+
+/// The parameter of the list that a frame is about.
+pub(super) fn list_param(keyed: bool, key: &str) -> Arc<str> {
+    if keyed { key } else { "" }.into()
+}

@@ -1,0 +1,143 @@
+//! What the enabled modules make of a kind of frame, with numbers for mappings by which the slice knows them.
+
+use crate::modules::module::{Kind, Roster, RosterFeed, Trigger};
+use crate::modules::{Mapping, Module, Modules};
+use hashbrown::HashMap;
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+/// The mappings of all enabled modules.
+#[derive(Debug)]
+pub struct Plan {
+    modules: Arc<Modules>,
+    parts: Vec<PlanModule>,
+    kinds: HashMap<Box<str>, SmallVec<[usize; 1]>>,
+}
+
+#[derive(Debug)]
+struct PlanModule {
+    id: Arc<str>,
+    rosters: Vec<Arc<str>>,
+    /// The number of its first mapping.
+    first: u32,
+}
+
+/// A module's view of one kind.
+#[derive(Debug, Clone, Copy)]
+pub struct Reads<'a> {
+    /// The module's place in the plan.
+    pub place: usize,
+    /// The module.
+    pub module: &'a Module,
+    /// Its kind.
+    pub kind: &'a Kind,
+    first: u32,
+}
+
+impl Plan {
+    /// The plan of these modules.
+    #[must_use]
+    pub fn new(modules: Arc<Modules>) -> Plan {
+        let (mut parts, mut kinds) = (Vec::new(), HashMap::new());
+        let mut first = 0;
+        for (place, module) in modules.games().enumerate() {
+            for name in module.kinds.keys() {
+                let places: &mut SmallVec<[usize; 1]> = kinds.entry(name.clone()).or_default();
+                places.push(place);
+            }
+            parts.push(PlanModule {
+                id: (&*module.id).into(),
+                rosters: module.rosters.iter().map(|r| (&*r.id).into()).collect(),
+                first,
+            });
+            first += u32::try_from(module.mappings.len()).unwrap_or(0);
+        }
+        Plan {
+            modules,
+            parts,
+            kinds,
+        }
+    }
+
+    /// What reads a kind; nothing: it is unmapped.
+    pub fn readers<'a>(&'a self, kind: &'a str) -> impl Iterator<Item = Reads<'a>> {
+        let places = self.kinds.get(kind).map_or(&[][..], |p| p.as_slice());
+        places.iter().filter_map(move |place| {
+            let module = self.modules.games().nth(*place)?;
+            Some(Reads {
+                place: *place,
+                module,
+                kind: module.kind(kind)?,
+                first: self.parts.get(*place)?.first,
+            })
+        })
+    }
+
+    /// Whether any module reads the kind.
+    #[must_use]
+    pub fn is_mapped(&self, kind: &str) -> bool {
+        self.kinds.contains_key(kind)
+    }
+
+    /// A module by its place.
+    #[must_use]
+    pub fn module(&self, place: usize) -> Option<&Module> {
+        self.modules.games().nth(place)
+    }
+
+    /// A module's id, shared.
+    #[must_use]
+    pub fn module_id(&self, place: usize) -> Arc<str> {
+        self.parts
+            .get(place)
+            .map_or_else(|| "".into(), |p| Arc::clone(&p.id))
+    }
+
+    /// A roster's id, shared.
+    #[must_use]
+    pub fn roster_id(&self, place: usize, roster: usize) -> Arc<str> {
+        let ids = self.parts.get(place).map(|p| &p.rosters);
+        ids.and_then(|ids| ids.get(roster))
+            .map_or_else(|| "".into(), Arc::clone)
+    }
+
+    /// Under which names a mapping's memories are stored: its module's and its own.
+    #[must_use]
+    pub fn name_of(&self, number: u32) -> (&str, &str) {
+        let parts = self.parts.iter().zip(self.modules.games());
+        let found = parts.take_while(|(part, _)| part.first <= number).last();
+        let Some((part, module)) = found else {
+            return ("", "");
+        };
+        let at = usize::try_from(number - part.first).unwrap_or(usize::MAX);
+        let mapping = module.mappings.get(at);
+        (&part.id, mapping.map_or("", |m| &m.id))
+    }
+}
+
+impl<'a> Reads<'a> {
+    /// Its mappings of this kind: place in the module, number in the plan, mapping.
+    pub fn mappings(&self) -> impl Iterator<Item = (usize, u32, &'a Mapping)> + use<'a> {
+        let (module, first) = (self.module, self.first);
+        self.kind.mappings.iter().filter_map(move |at| {
+            let number = first + u32::try_from(*at).unwrap_or(0);
+            module.mappings.get(*at).map(|m| (*at, number, m))
+        })
+    }
+
+    /// Its rosters that this kind changes: place in the module, roster, how.
+    pub fn feeds(&self) -> impl Iterator<Item = (usize, &'a Roster, &'a RosterFeed)> + use<'a> {
+        let module = self.module;
+        self.kind.feeds.iter().filter_map(move |(roster, feed)| {
+            let found = module.rosters.get(*roster)?;
+            found.feeds.get(*feed).map(|f| (*roster, found, f))
+        })
+    }
+}
+
+/// A mapping and the trigger that it fires.
+#[must_use]
+pub fn firing(module: &Module, mapping: usize) -> Option<(&Mapping, &Trigger)> {
+    let mapping = module.mappings.get(mapping)?;
+    module.fires(mapping).map(|trigger| (mapping, trigger))
+}

@@ -1,0 +1,257 @@
+//! The slice: a bounded cache of what trackers remember, and the replay windows of the shards. Losing it costs a reload.
+
+use hashbrown::{Equivalent, HashMap};
+use millrace_schemas::frame::ReplayWindow;
+use std::collections::VecDeque;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+/// What a tracker saw last, as canonical JSON text ([`super::tracker::canonical`]).
+pub type Memory = Box<str>;
+
+/// Whose memory: a mapping of the plan, and a key of a shard of a workspace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StateKey {
+    /// The mapping's number in the plan.
+    pub mapping: u32,
+    /// The workspace's number.
+    pub workspace: i32,
+    /// The shard and the key.
+    pub place: Arc<Place>,
+}
+
+/// A key of a shard.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The shard's id.
+    pub shard: Box<str>,
+    /// The key.
+    pub key: Box<str>,
+}
+
+/// A [`StateKey`] that owns nothing.
+#[derive(Debug, Clone, Copy)]
+pub struct StateRef<'a> {
+    /// The mapping's number in the plan.
+    pub mapping: u32,
+    /// The workspace's number.
+    pub workspace: i32,
+    /// The shard's id.
+    pub shard: &'a str,
+    /// The key.
+    pub key: &'a str,
+}
+
+impl StateRef<'_> {
+    /// One that owns its texts.
+    #[must_use]
+    pub fn owned(&self) -> StateKey {
+        StateKey {
+            mapping: self.mapping,
+            workspace: self.workspace,
+            place: Arc::new(Place {
+                shard: self.shard.into(),
+                key: self.key.into(),
+            }),
+        }
+    }
+}
+
+impl StateKey {
+    /// The same, borrowed.
+    #[must_use]
+    pub fn borrowed(&self) -> StateRef<'_> {
+        StateRef {
+            mapping: self.mapping,
+            workspace: self.workspace,
+            shard: &self.place.shard,
+            key: &self.place.key,
+        }
+    }
+}
+
+impl Hash for StateRef<'_> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.mapping.hash(state);
+        self.workspace.hash(state);
+        self.shard.hash(state);
+        self.key.hash(state);
+    }
+}
+
+impl Hash for StateKey {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.borrowed().hash(state);
+    }
+}
+
+impl Equivalent<StateKey> for StateRef<'_> {
+    fn equivalent(&self, key: &StateKey) -> bool {
+        self.mapping == key.mapping
+            && self.workspace == key.workspace
+            && *self.key == *key.place.key
+            && *self.shard == *key.place.shard
+    }
+}
+
+/// A shard of a workspace.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ShardKey {
+    /// The workspace's number.
+    pub workspace: i32,
+    /// The shard's id.
+    pub shard: Box<str>,
+}
+
+/// A [`ShardKey`] that owns nothing.
+#[derive(Debug, Clone, Copy, Hash)]
+pub struct ShardRef<'a> {
+    /// The workspace's number.
+    pub workspace: i32,
+    /// The shard's id.
+    pub shard: &'a str,
+}
+
+impl ShardRef<'_> {
+    /// One that owns its text.
+    #[must_use]
+    pub fn owned(&self) -> ShardKey {
+        ShardKey {
+            workspace: self.workspace,
+            shard: self.shard.into(),
+        }
+    }
+}
+
+impl Equivalent<ShardKey> for ShardRef<'_> {
+    fn equivalent(&self, key: &ShardKey) -> bool {
+        self.workspace == key.workspace && *self.shard == *key.shard
+    }
+}
+
+/// The slice of one partition.
+#[derive(Debug, Default)]
+pub struct Slice {
+    /// None: the store knows nothing of it either.
+    memories: HashMap<StateKey, Option<Memory>>,
+    order: VecDeque<StateKey>,
+    bound: usize,
+    windows: HashMap<ShardKey, ReplayWindow>,
+}
+
+impl Slice {
+    /// An empty slice that holds at most `bound` memories between batches.
+    #[must_use]
+    pub fn new(bound: usize) -> Slice {
+        Slice {
+            bound,
+            ..Slice::default()
+        }
+    }
+
+    /// What is remembered, if that is here; `Some(None)`: nothing, and the store knows no more.
+    #[must_use]
+    pub fn memory(&self, key: &StateRef<'_>) -> Option<Option<&str>> {
+        self.memories.get(key).map(|memory| memory.as_deref())
+    }
+
+    /// Puts a memory in, or replaces it.
+    pub fn remember(&mut self, key: StateKey, memory: Option<Memory>) {
+        if self.memories.insert(key.clone(), memory).is_none() {
+            self.order.push_back(key);
+        }
+    }
+
+    /// Evicts down to the bound, oldest first.
+    pub fn bound(&mut self) {
+        while self.memories.len() > self.bound {
+            let Some(key) = self.order.pop_front() else {
+                break;
+            };
+            self.memories.remove(&key);
+        }
+    }
+
+    /// How many memories are held.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.memories.len()
+    }
+
+    /// Whether none is.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.memories.is_empty()
+    }
+
+    /// Which frames of a shard were decided, if that is here.
+    #[must_use]
+    pub fn window(&self, shard: &ShardRef<'_>) -> Option<&ReplayWindow> {
+        self.windows.get(shard)
+    }
+
+    /// Puts a shard's window in, or replaces it. Windows are as few as shards and are never evicted.
+    pub fn put_window(&mut self, shard: ShardKey, window: ReplayWindow) {
+        self.windows.insert(shard, window);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(n: u32) -> StateKey {
+        StateRef {
+            mapping: n % 3,
+            workspace: 1,
+            shard: "atlantic",
+            key: &format!("0x{n}"),
+        }
+        .owned()
+    }
+
+    #[test]
+    fn what_is_known_to_be_nothing_is_held_too_and_the_bound_is_kept() {
+        let mut slice = Slice::new(2);
+        for n in 0..5 {
+            let memory = (n % 2 == 0).then(|| "true".into());
+            slice.remember(key(n), memory);
+        }
+        slice.bound();
+        assert_eq!(slice.len(), 2);
+        assert_eq!(slice.memory(&key(2).borrowed()), None);
+        assert_eq!(slice.memory(&key(3).borrowed()), Some(None));
+        assert_eq!(slice.memory(&key(4).borrowed()), Some(Some("true")));
+        slice.remember(key(4), Some("false".into()));
+        assert_eq!(slice.len(), 2);
+        assert_eq!(slice.memory(&key(4).borrowed()), Some(Some("false")));
+    }
+
+    #[test]
+    fn two_shards_or_workspaces_never_share_a_key() {
+        let mut slice = Slice::new(10);
+        slice.remember(key(1), Some("1".into()));
+        let same = key(1);
+        for (workspace, shard) in [(2, "atlantic"), (1, "pacific")] {
+            let other = StateRef {
+                workspace,
+                shard,
+                ..same.borrowed()
+            };
+            assert_eq!(slice.memory(&other), None);
+        }
+        slice.put_window(
+            ShardRef {
+                workspace: 1,
+                shard: "atlantic",
+            }
+            .owned(),
+            ReplayWindow::default(),
+        );
+        let other = ShardRef {
+            workspace: 1,
+            shard: "pacific",
+        };
+        assert!(slice.window(&other).is_none());
+    }
+}
