@@ -119,6 +119,9 @@ enum Command {
     /// reqwest alone (used by `delivery meta` and `delivery webhook`).
     #[command(hide = true)]
     DeliverPost(delivery::PostOptions),
+    /// lettre alone (used by `delivery email`).
+    #[command(hide = true)]
+    DeliverSmtp(delivery::SmtpOptions),
     /// A comparator of the doors (used by `ingest`).
     #[command(hide = true)]
     BareHttp(bare_http::Options),
@@ -138,6 +141,7 @@ fn main() -> anyhow::Result<()> {
         Command::DeliverNull(options) => delivery::product(&options),
         Command::DeliverBare(options) => delivery::bare(&options),
         Command::DeliverPost(options) => delivery::post(&options),
+        Command::DeliverSmtp(options) => delivery::smtp(&options),
         Command::Faults(options) => faults::run(&options),
         Command::Memory(options) => memory::run(&options),
         Command::Scale(options) => scale::run(&options),

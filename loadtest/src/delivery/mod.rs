@@ -2,6 +2,7 @@
 //! destination takes from the others.
 
 mod bare;
+mod email;
 mod hung;
 mod meta;
 mod million;
@@ -10,12 +11,14 @@ mod outbox;
 mod payload;
 mod post;
 pub mod sending;
+mod smtp;
 mod store;
 mod webhook;
 
 pub use bare::Options as BareOptions;
 pub use null::Options as NullOptions;
 pub use post::Options as PostOptions;
+pub use smtp::Options as SmtpOptions;
 pub use store::connect;
 
 /// What to measure.
@@ -27,6 +30,8 @@ pub enum What {
     Meta(meta::Options),
     /// Webhooks to one endpoint, against bare reqwest.
     Webhook(webhook::Options),
+    /// Mail to one server, against lettre's pooled transport alone.
+    Email(email::Options),
     /// A million messages through a bounded backlog: the narrow table's size and the dispatcher's memory.
     Million(million::Options),
     /// Webhooks to endpoints that answer, with and without one that never does.
@@ -47,6 +52,7 @@ pub fn run(what: &What) -> anyhow::Result<()> {
             What::Outbox(options) => outbox::measure(options).await,
             What::Meta(options) => meta::measure(options).await,
             What::Webhook(options) => webhook::measure(options).await,
+            What::Email(options) => email::measure(options).await,
             What::Million(options) => million::measure(options).await,
             What::Hung(options) => hung::measure(options).await,
         }
@@ -75,4 +81,12 @@ pub fn bare(options: &BareOptions) -> anyhow::Result<()> {
 /// A request fails.
 pub fn post(options: &PostOptions) -> anyhow::Result<()> {
     post::serve(options)
+}
+
+/// lettre alone, until it is ended.
+///
+/// # Errors
+/// A mail is refused.
+pub fn smtp(options: &SmtpOptions) -> anyhow::Result<()> {
+    smtp::serve(options)
 }

@@ -2,6 +2,7 @@
 //! the same, endpoints and pixels as the API would make them, and what arrived in which time.
 
 use super::post;
+use super::smtp;
 use super::store::{Outbox, Store};
 use crate::contender::{Running, product};
 use crate::cpu::{self, Clocks};
@@ -78,6 +79,19 @@ pub fn start_bare(options: &post::Options) -> anyhow::Result<Running> {
         .args(["--pixels", &options.pixels.to_string()])
         .args(["--batch", &options.batch.to_string()]);
     Running::start(command, "bare reqwest")
+}
+
+/// lettre alone.
+///
+/// # Errors
+/// It cannot be started.
+pub fn start_smtp(options: &smtp::Options) -> anyhow::Result<Running> {
+    let mut command = pinned(std::env::current_exe()?);
+    command
+        .args(["deliver-smtp", "--port", &options.port.to_string()])
+        .args(["--messages", &options.messages.to_string()])
+        .args(["--concurrency", &options.concurrency.to_string()]);
+    Running::start(command, "bare lettre")
 }
 
 fn seal(purpose: &str, secret: &str) -> anyhow::Result<Vec<u8>> {
