@@ -87,7 +87,7 @@ impl Process {
     /// counts or another backend's, an address is taken.
     pub async fn start(plan: Plan) -> anyhow::Result<Process> {
         let (settings, roles) = (plan.settings, plan.roles);
-        let modules = groups::modules(&settings.modules)?;
+        let modules = seeding::modules(&settings)?;
         let mut mounts = groups::of_roles(roles, &settings, &modules);
         mounts.extend(plan.also);
         let specs: Vec<GroupSpec> = mounts.iter().map(Mount::group).collect();
@@ -108,7 +108,6 @@ impl Process {
             pool: database.pool()?,
             shutdown: Duration::from_millis(settings.runtime.shutdown_ms),
         };
-        let modules = seeding::modules(&settings)?;
         if roles.admin {
             seeding::rules(&works.pool, &modules, &clock).await?;
         }
@@ -127,9 +126,9 @@ impl Process {
             pool: works.pool.clone(),
             producer: works.producer.clone(),
             topics: &topics,
+            modules: Arc::clone(&modules),
             clock: clock.clone(),
             seals,
-            modules: &modules,
             metrics: plan.metrics.clone(),
             stopped: works.stopped(),
             log_disk: plan.log_disk,

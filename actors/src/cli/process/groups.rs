@@ -3,8 +3,11 @@
 use super::super::log::{self, Log};
 use super::Roles;
 use crate::attribution::actor::Attribution;
-use crate::modules::{Modules, shipped};
+use crate::directory::actor::Directory;
+use crate::engagement::actor::Engagement;
+use crate::modules::Modules;
 use crate::postgres::pool::Database;
+use crate::recipients::actor::Recipients;
 use crate::runtime::books::Emits;
 use crate::runtime::clock::SharedClock;
 use crate::runtime::connector::connector;
@@ -15,7 +18,7 @@ use crate::settings::{self, Backend, Settings};
 use crate::thresholds::actor::Thresholds;
 use crate::thresholds::plan::Plan;
 use anyhow::{Context as _, bail};
-use millrace_topics::catalogue::{self, TRIGGERS};
+use millrace_topics::catalogue::{self, NOTICES, TRIGGERS};
 use millrace_topics::contract::{Consumer, Producer, TopicRef};
 use millrace_topics::relay::Relayed;
 use std::sync::Arc;
@@ -23,17 +26,6 @@ use std::time::Duration;
 
 /// How often a relay without work looks for some.
 const RELAY_IDLE: Duration = Duration::from_millis(500);
-
-/// The enabled modules.
-pub(super) fn modules(settings: &settings::Modules) -> anyhow::Result<Arc<Modules>> {
-    match shipped::load(&settings.enabled, settings.dir.as_deref()) {
-        Ok(modules) => Ok(Arc::new(modules)),
-        Err(faults) => {
-            let lines: Vec<String> = faults.iter().map(ToString::to_string).collect();
-            bail!("{}", lines.join("\n"))
-        }
-    }
-}
 
 /// The streams with state of these roles. Where no module is enabled, none of theirs.
 pub(super) fn of_roles(roles: Roles, settings: &Settings, modules: &Arc<Modules>) -> Vec<Mount> {
@@ -51,6 +43,19 @@ pub(super) fn of_roles(roles: Roles, settings: &Settings, modules: &Arc<Modules>
             let triggers = catalogue::find(topics, TRIGGERS)?.no;
             Ok(move || Thresholds::new(Arc::clone(&plan), own.clone(), triggers))
         }));
+    }
+    if roles.engagement && !modules.is_empty() {
+        let modules = Arc::clone(modules);
+        mounts.push(Mount::new(move |topics| {
+            let notices = catalogue::find(topics, NOTICES)?.no;
+            Ok(move || Engagement::new(Arc::clone(&modules), notices))
+        }));
+    }
+    if roles.recipients && !modules.is_empty() {
+        mounts.push(Mount::new(|_| Ok(Recipients::new)));
+    }
+    if roles.directory && !modules.is_empty() {
+        mounts.push(Mount::new(|_| Ok(Directory::default)));
     }
     mounts
 }

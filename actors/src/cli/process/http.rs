@@ -3,6 +3,7 @@
 
 use super::Roles;
 use crate::api::keys::KeyCache;
+use crate::api::operations::events::Events;
 use crate::api::{self, ApiState};
 use crate::ingress::client::TrustedProxies;
 use crate::ingress::disk::DiskWatch;
@@ -22,7 +23,7 @@ use actix_web::dev::{Server, ServerHandle};
 use actix_web::web::{self, ServiceConfig};
 use actix_web::{App, HttpResponse, HttpServer};
 use anyhow::{Context as _, bail};
-use millrace_topics::catalogue::{self, CLICKS, FRAMES, POSTBACKS};
+use millrace_topics::catalogue::{self, CLICKS, FRAMES, POSTBACKS, TRIGGERS};
 use millrace_topics::contract::{Producer, TopicRef};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -42,9 +43,9 @@ pub(super) struct Parts<'a> {
     pub pool: Pool,
     pub producer: Arc<dyn Producer>,
     pub topics: &'a [TopicRef],
+    pub modules: Arc<Modules>,
     pub clock: SharedClock,
     pub seals: Arc<Seals>,
-    pub modules: &'a Arc<Modules>,
     pub metrics: Metrics,
     pub stopped: StoppedPartitions,
     /// The folder whose disk holds the log, where it is this machine's.
@@ -183,7 +184,7 @@ async fn doors(parts: &Parts<'_>) -> anyhow::Result<DoorState> {
         disk: DiskWatch::start(parts.log_disk.clone(), settings.http.disk_low_watermark),
         feed: FeedSetup {
             frames: catalogue::find(parts.topics, FRAMES).ok(),
-            kinds: kinds::of(Arc::clone(parts.modules)),
+            kinds: kinds::of(Arc::clone(&parts.modules)),
             idle: Duration::from_secs(settings.http.feed_idle_s.max(1)),
             pool: Some(parts.pool.clone()),
         },
@@ -208,11 +209,12 @@ fn admin(
         Arc::new(KeyCache::new()),
         parts.settings.http.public_url.clone(),
     );
-    state.modules = Arc::clone(parts.modules);
     let trusted = match TrustedProxies::parse(&parts.settings.http.trusted_proxies) {
         Ok(trusted) => trusted,
         Err(why) => bail!("http.trusted_proxies: {why}"),
     };
+    state.modules = Arc::clone(&parts.modules);
+    state.events = events(parts);
     state.client_address = Box::new(move |request| trusted.client_of(request));
     let state = mounted.then(|| web::Data::new(state));
     Ok(move |config: &mut ServiceConfig| {
@@ -220,6 +222,17 @@ fn admin(
             api::configure(config, state.clone());
             config.default_service(web::to(api::not_found));
         }
+    })
+}
+
+/// The door of firings from outside; none where no module is enabled.
+fn events(parts: &Parts<'_>) -> Option<Events> {
+    let triggers = catalogue::find(parts.topics, TRIGGERS).ok()?;
+    (!parts.modules.is_empty()).then(|| Events {
+        producer: Arc::clone(&parts.producer),
+        triggers: triggers.no,
+        modules: Arc::clone(&parts.modules),
+        ack_timeout: Duration::from_millis(parts.settings.log.ack_timeout_ms),
     })
 }
 
