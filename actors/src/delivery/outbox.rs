@@ -127,7 +127,7 @@ pub const TO_PEOPLE: &str =
 pub const DUE_AFTER: &str =
     "COPY outbox_due (outbox_id, created_at, destination_no, due_at, after) FROM STDIN BINARY";
 
-/// Writes messages to people; as [`write`].
+/// Writes messages to people; as [`write()`].
 ///
 /// # Errors
 /// The store's.

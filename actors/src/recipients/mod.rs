@@ -3,7 +3,7 @@
 //!
 //! - [`mod@keys`]: what remembered things are known by. [`preference`]: how a user wants to be told. [`hour`]: the hourly cap's counters.
 //! - [`facts`]: what is read of the store in a batch's transaction. [`decide`]: gates 0 and 5, then 6 to 8, pure. [`ledger`]: what
-//!   gates 6 to 8 remember, of the store and of the open batch. [`slice`]: cooldowns held hot.
+//!   gates 6 to 8 remember, of the store and of the open batch. [`mod@slice`]: cooldowns held hot.
 //! - [`load`] and [`store`]: the SQL. What is
 //!   asked once more right before a message is sent stands in `delivery::recheck`. [`actor`]: what the shell needs. [`forget`]: retention.
 //!
