@@ -147,7 +147,9 @@ impl Session {
         let (from, to) = stage;
         let (serial, owner) = house_of(house);
         let (region, x, y) = PLACES[house % PLACES.len()];
-        let mut schedule = json!({"nextStage": next_stage(to), "decayPeriod": 432_000});
+        // A stage lasts a day; the last one ends in a fall.
+        let next = decays(to).then(|| Micros(self.now.0 + 86_400_000_000).rfc3339());
+        let mut schedule = json!({"nextStage": next, "decayPeriod": 432_000});
         if to == "IDOC" {
             let falls = Micros(self.now.0 + 14 * 3_600_000_000);
             schedule["estimatedCollapse"] = json!(falls.rfc3339());
@@ -169,7 +171,7 @@ impl Session {
         let body = json!({"serial": format!("0x{:08X}", 0x5000 + vendor), "shopName": format!("The {owner} Emporium"),
             "ownerAcct": owner, "ownerName": owner, "region": "Britain", "map": "Felucca", "x": 1440 + vendor, "y": 1690,
             "items": [{"name": "a katana", "price": 120 + self.below(80)}],
-            "fees": {"exempt": false, "holdGold": hold, "chargePerPeriod": charge, "periodsRemaining": periods,
+            "fees": {"exempt": false, "holdGold": hold, "chargePerPeriod": charge, "periodsRemaining": hold / charge,
                 "periodHours": 24, "dismissalAt": dismissed.rfc3339()}});
         self.say("vendor.listing", body);
     }
@@ -349,14 +351,8 @@ impl Session {
     }
 }
 
-fn next_stage(stage: &str) -> Option<&'static str> {
-    match stage {
-        "LikeNew" => Some("Slightly"),
-        "Fairly" => Some("Greatly"),
-        "Greatly" => Some("IDOC"),
-        "IDOC" => Some("Collapsed"),
-        _ => None,
-    }
+fn decays(stage: &str) -> bool {
+    matches!(stage, "LikeNew" | "Fairly" | "Greatly" | "IDOC")
 }
 
 fn house_of(house: usize) -> (String, &'static str) {

@@ -7,7 +7,7 @@ mod http;
 mod observe;
 mod remade;
 mod roles;
-mod seeding;
+pub(super) mod seeding;
 
 pub use roles::Roles;
 

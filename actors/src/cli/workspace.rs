@@ -3,6 +3,8 @@
 use super::Context;
 use super::output::Listing;
 use crate::api::workspaces;
+use crate::directory::seeds;
+use crate::runtime::clock::{Clock as _, SystemClock};
 use serde_json::json;
 use std::process::ExitCode;
 
@@ -36,6 +38,10 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<ExitCod
         Args::Create(new) => {
             let tx = client.transaction().await?;
             let made = workspaces::create(&tx, &new.id, &new.name, new.store_ip, "cli").await?;
+            // As the admin API does: the rules of enabled modules come with the workspace, all of them disabled.
+            let modules = super::process::seeding::modules(context.settings())?;
+            let now = SystemClock.wall();
+            seeds::seed(&tx, &modules, Some(made.workspace_id), now).await?;
             tx.commit().await?;
             context.say(
                 &format!(

@@ -1,4 +1,4 @@
-//! The rules that enabled modules bring, seeded when a process that serves the admin API starts.
+//! The rules that enabled modules bring, seeded when a process that serves the admin API starts, and with each new workspace.
 
 use crate::directory::seeds;
 use crate::modules::{Modules, shipped};
@@ -9,7 +9,7 @@ use anyhow::{Context as _, bail};
 use std::sync::Arc;
 
 /// What the enabled modules declare.
-pub(super) fn modules(settings: &Settings) -> anyhow::Result<Arc<Modules>> {
+pub(in crate::cli) fn modules(settings: &Settings) -> anyhow::Result<Arc<Modules>> {
     let own = &settings.modules;
     match shipped::load(&own.enabled, own.dir.as_deref()) {
         Ok(modules) => Ok(Arc::new(modules)),

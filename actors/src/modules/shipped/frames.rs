@@ -105,6 +105,36 @@ fn every_kind_has_a_schema_and_examples_that_it_takes_and_refuses() {
     });
 }
 
+/// What the demonstration streams is what a shard would.
+#[test]
+fn the_recorded_session_keeps_to_the_schemas() {
+    let path = folder().join("../../config/demo/shard.ndjson");
+    let text = std::fs::read_to_string(path).unwrap();
+    let mut validators = std::collections::HashMap::new();
+    let mut seen = 0;
+    for line in text.lines() {
+        let frame: Value = serde_json::from_str(line).unwrap();
+        let Some(kind) = frame["kind"].as_str() else {
+            continue;
+        };
+        if !folder().join(format!("uo/{kind}.json")).exists() {
+            continue;
+        }
+        let validator = validators.entry(kind.to_owned()).or_insert_with(|| {
+            let mut options = jsonschema::options();
+            options = options.should_validate_formats(true);
+            options.build(&schema("uo", kind)).unwrap()
+        });
+        let faults: Vec<String> = validator
+            .iter_errors(&frame["body"])
+            .map(|e| format!("{}: {e}", e.instance_path()))
+            .collect();
+        assert!(faults.is_empty(), "{faults:?} in {line}");
+        seen += 1;
+    }
+    assert!(seen > 1_500, "{seen}");
+}
+
 #[test]
 fn every_field_says_where_its_name_is_from() {
     fn look(at: &str, schema: &Value) {
