@@ -3,6 +3,7 @@
 
 mod command;
 mod faults;
+mod kill;
 mod lives;
 mod session;
 
