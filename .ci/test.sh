@@ -29,7 +29,10 @@ step "licences, bans and sources of dependencies" "${make[@]}" deny
 step "build" "${make[@]}" build
 if [ $kafka = absent ]; then export MILLRACE_TEST_KAFKA=absent; fi
 step "tests" bash -o pipefail -c "${make[*]} suites 2>&1 | tee target/tests.log"
-if [ $kafka = present ]; then step "faults" .ci/faults.sh; fi
+if [ $kafka = present ]; then
+  step "faults" .ci/faults.sh
+  step "ratios" .ci/ratios.sh
+fi
 
 took=$((SECONDS - start))
 printf '\n== make test took %d:%02d\n' $((took / 60)) $((took % 60))
@@ -42,7 +45,7 @@ if [ ${#failed[@]} -gt 0 ]; then
   exit 1
 fi
 if [ $kafka = absent ]; then
-  echo "NOT RUN: the Kafka suites and the fault runs (Apache Kafka could not be fetched)"
+  echo "NOT RUN: the Kafka suites, the fault runs and the ratios (Apache Kafka could not be fetched)"
 else
   echo "All of it ran and passed."
 fi

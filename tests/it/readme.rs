@@ -113,6 +113,10 @@ async fn its_shell_blocks_run_in_order() {
     let directory = std::env::temp_dir().join(format!("millrace-readme-{}", std::process::id()));
     let bin = directory.join("bin");
     std::fs::create_dir_all(&bin).expect("a directory");
+    // The session is run elsewhere; the recorded one that it plays is named as from the repository's root.
+    std::fs::create_dir_all(directory.join("config")).expect("a directory");
+    std::os::unix::fs::symlink(root().join("config/demo"), directory.join("config/demo"))
+        .expect("the recorded session");
     let millrace = bin.join("millrace");
     std::fs::write(&millrace, stand_in(&product().expect("the product"))).expect("the stand-in");
     std::fs::set_permissions(&millrace, PermissionsExt::from_mode(0o755)).expect("executable");
