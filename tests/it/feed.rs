@@ -47,6 +47,8 @@ struct Held {
     holds: bool,
     /// Refuses this record (from 0) and all after it.
     fails_from: Option<usize>,
+    /// Refuses this record alone (from 0), once.
+    fails_at: Option<usize>,
 }
 
 impl HeldLog {
@@ -73,6 +75,10 @@ impl HeldLog {
 
     fn fail_from(&self, at: Option<usize>) {
         self.held().fails_from = at;
+    }
+
+    fn fail_at(&self, at: usize) {
+        self.held().fails_at = Some(at);
     }
 
     fn count(&self) -> usize {
@@ -103,6 +109,11 @@ impl Producer for HeldLog {
         let mut held = self.held();
         if held.fails_from.is_some_and(|n| held.records.len() >= n) {
             let _ = sender.send(Err(ProduceError::Unavailable("away".into())));
+            return receiver;
+        }
+        if held.fails_at == Some(held.records.len()) {
+            held.fails_at = None;
+            let _ = sender.send(Err(ProduceError::Unavailable("full".into())));
             return receiver;
         }
         held.records.push(record);

@@ -50,6 +50,8 @@ pub struct Standing {
     pub called_off: bool,
     /// Their notification of the same event, if it stands in their inbox.
     pub notification: Option<i64>,
+    /// The rule that it was decided by is gone, switched off, or tells nobody on this channel any more.
+    pub rule_off: bool,
 }
 
 /// The question of one message.
@@ -66,7 +68,9 @@ struct Question {
 
 const LOOK: &str = "
 SELECT q.n, u.status, u.email, sha256(convert_to(u.email_folded, 'UTF8')), u.email_verified OR NOT w.verified_email_only,
-       s.reason, c.key IS NOT NULL, i.notification_id, u.role, p.streams, p.scopes, p.modes, p.times
+       s.reason, c.key IS NOT NULL, i.notification_id, u.role, p.streams, p.scopes, p.modes, p.times,
+       o.rule_id IS NOT NULL AND NOT EXISTS (SELECT FROM rules r WHERE r.workspace_id = q.workspace_id AND r.rule_id = o.rule_id
+           AND r.enabled AND $10 = ANY(r.channels))
 FROM unnest($1::int4[], $2::uuid[], $3::timestamptz[], $4::int4[], $5::text[], $6::text[], $7::text[], $8::text[], $9::uuid[])
      AS q(n, id, created_at, workspace_id, user_id, trigger_id, scope, dedupe_key, after)
 LEFT JOIN workspaces w ON w.workspace_id = q.workspace_id
@@ -221,6 +225,7 @@ impl Recheck {
                     notification: row.get(7),
                     role: row.get(8),
                     said: said(row),
+                    rule_off: row.get(13),
                 };
             }
         }
@@ -252,6 +257,9 @@ pub fn refuse(notice: &Notification, standing: &Standing, wall: Micros) -> Optio
     let no = |verdict, code: &'static str| Some(Answer::new(verdict, code));
     if standing.called_off {
         return no(Verdict::Cancelled, "called_off");
+    }
+    if standing.rule_off {
+        return no(Verdict::Suppressed, "rule_off");
     }
     if is_stale(notice, wall) {
         return no(Verdict::Suppressed, "stale");
@@ -402,6 +410,7 @@ mod tests {
         };
         for (standing, why) in [
             (with(|s| s.called_off = true), "called_off"),
+            (with(|s| s.rule_off = true), "rule_off"),
             (with(|s| s.known = false), "user_gone"),
             (with(|s| s.active = false), "user_inactive"),
             (

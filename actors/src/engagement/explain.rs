@@ -229,6 +229,7 @@ fn gate_5_to_8(reason: &str) -> &'static str {
         "preference_off" => "the user did not want it on this channel, or never asked for it",
         "preference_digest" => "the user wants it in a digest",
         "never_instant" => "the trigger is never told at once",
+        "stale" => "it would be older than its trigger allows by the time it is due",
         "no_address" => "the user has no address",
         "unverified" => "the user's address was not verified",
         "no_device" => "the user has no device to wake",

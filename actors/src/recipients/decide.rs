@@ -33,6 +33,8 @@ pub mod why {
     pub const DIGEST: &str = "preference_digest";
     /// Gate 5: the trigger does not allow to be told at once.
     pub const NEVER_INSTANT: &str = "never_instant";
+    /// Gate 5: it will be older than its trigger's bound when it is due.
+    pub const STALE: &str = "stale";
     /// Gate 5: there is no address.
     pub const NO_ADDRESS: &str = "no_address";
     /// Gate 5: the address is not verified.
@@ -241,7 +243,13 @@ pub fn last(
     // In-app comes first of the channels: a push of the same rule refers to it.
     let mut inapp: Option<(usize, Uuid)> = None;
     for w in wanted {
-        let refusal = if !ledger.has_room(w.hour, stamp.wall, w.cap) {
+        // What is too old by the time it is due must not cool down what is not.
+        let stale = notice
+            .max_age_s
+            .is_some_and(|age| notice.at.plus_secs(age) < stamp.wall.plus_secs(w.delay_s));
+        let refusal = if stale {
+            Some((5, why::STALE))
+        } else if !ledger.has_room(w.hour, stamp.wall, w.cap) {
             Some((6, why::HOURLY_CAP))
         } else if w
             .cooldown

@@ -43,7 +43,7 @@ SELECT w.workspace_id, w.verified_email_only,
        notification_destination(w.workspace_id, 'inapp'),
        CASE WHEN EXISTS (SELECT FROM push_subscriptions p WHERE p.workspace_id = w.workspace_id)
             THEN notification_destination(w.workspace_id, 'push') END
-FROM workspaces w WHERE w.workspace_id = ANY($1)";
+FROM (SELECT * FROM workspaces WHERE workspace_id = ANY($1) ORDER BY workspace_id) w";
 
 /// Marks by key.
 pub const MARKS: &str = "SELECT key, firing_pos FROM cancel_marks WHERE key = ANY($1)";

@@ -49,7 +49,12 @@ impl Deciding<'_> {
                 Ok(body) => self.draft.steps.push(Step {
                     id: item.id,
                     accepted_at: item.accepted_at,
-                    at: item.stream,
+                    // What was set aside and comes again happened when it was accepted.
+                    at: if item.replayed {
+                        item.accepted_at
+                    } else {
+                        item.stream
+                    },
                     shard: frame.shard.as_str().into(),
                     frame: frame.clone(),
                     body,

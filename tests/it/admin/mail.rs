@@ -97,6 +97,20 @@ async fn a_transport_takes_a_password_and_never_shows_it() {
         assert!(!text.contains(PASSWORD), "{table}");
         assert!(!text.contains("somebody.special"), "{table}");
     }
+    // To another server it does not go.
+    let problem = c
+        .patch(&one, json!({"host": "smtp.elsewhere.example"}))
+        .await
+        .refused(400, "invalid");
+    assert_eq!(problem["errors"][0]["code"], "password_missing");
+    let moved = c
+        .patch(
+            &one,
+            json!({"enabled": false, "host": "smtp.elsewhere.example"}),
+        )
+        .await
+        .expect(200);
+    assert_eq!(moved["has_password"], json!(false));
     let gone = c
         .post(&format!("{one}/password"), json!({"password": Value::Null}))
         .await

@@ -129,6 +129,35 @@ async fn a_replay_goes_on_where_the_log_ended() {
     doors.close().await;
 }
 
+/// Those behind it are in the log, and are not acknowledged: it must come again.
+#[actix_web::test]
+async fn one_that_the_log_did_not_take_is_never_passed_over() {
+    let stand = Stand::new().await;
+    let doors = stand.doors().await;
+    let mut sidecar = doors.connect("atlantic", &stand.tokens[0]).await;
+    sidecar.hello("b1", 0).await;
+    doors.log.hold();
+    doors.log.fail_at(9);
+    sidecar.frames(1, 30).await;
+    eventually("all but one are in the log", PATIENCE, async || {
+        Ok((doors.log.count() == 29).then_some(()))
+    })
+    .await
+    .unwrap();
+    doors.log.release();
+    let (kind, code, seq, _) = sidecar.ended().await;
+    assert_eq!((&*kind, &*code, seq), ("unavailable", "log_unavailable", 9));
+    let mut sidecar = doors.connect("atlantic", &stand.tokens[0]).await;
+    assert_eq!(sidecar.hello("b1", 9).await, 9);
+    sidecar.frames(10, 30).await;
+    sidecar.acknowledged(30).await;
+    let mut seen: Vec<u64> = doors.log.sequences().into_iter().map(|s| s.1).collect();
+    seen.sort_unstable();
+    seen.dedup();
+    assert_eq!(seen, (1..=30).collect::<Vec<_>>());
+    doors.close().await;
+}
+
 /// The log has them, and the answer is lost with the process: they are sent again, under the same numbers.
 #[actix_web::test]
 async fn what_was_acknowledged_to_nobody_comes_again_under_its_numbers() {

@@ -81,12 +81,25 @@ impl Entity for MailTransports {
     async fn check(
         call: &Call<'_>,
         id: &str,
-        _: Option<&Fields>,
+        before: Option<&Fields>,
         fields: &Fields,
         faults: &mut Faults,
     ) -> Result<(), Problem> {
         fields.check(faults);
-        if fields.enabled && fields.username.is_some() {
+        // A password goes to the server that it was set for, and to no other: see `update`.
+        let elsewhere = before.is_some_and(|b| {
+            (&b.host, b.port, b.security.name(), &b.username)
+                != (
+                    &fields.host,
+                    fields.port,
+                    fields.security.name(),
+                    &fields.username,
+                )
+        });
+        if fields.enabled && fields.username.is_some() && elsewhere {
+            let why = "another server or user needs its password anew: save it off, set the password, then switch it on";
+            faults.add("/enabled", "password_missing", why);
+        } else if fields.enabled && fields.username.is_some() {
             let held = call
                 .tx
                 .query_opt(
@@ -137,6 +150,8 @@ impl Entity for MailTransports {
             .execute(
                 "UPDATE mail_transports SET enabled = $3, host = $4, port = $5, security = $6, username = $7, sender_name = $8,
                         sender_address = $9, reply_to = $10, brand_name = $11, brand_accent = $12, site_url = $13,
+                        password_sealed = CASE WHEN host = $4 AND port = $5 AND security = $6 AND username IS NOT DISTINCT FROM $7
+                                               THEN password_sealed END,
                         version = version + 1, updated_at = now(), updated_by = $14
                  WHERE workspace_id = $1 AND transport_id = $2",
                 &[

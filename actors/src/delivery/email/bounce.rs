@@ -231,7 +231,9 @@ pub fn classify(reply: &str) -> Verdict {
         return Verdict::Keep(Doubt::OtherStatus(*other));
     }
     let words = words(&said);
-    if let Some(veto) = first_of(&VETO, &words) {
+    // A quoted or possessive word is the word, too: `sender's`, `'policy'`.
+    let apart = words.replace('\'', " ");
+    if let Some(veto) = first_of(&VETO, &words).or_else(|| first_of(&VETO, &apart)) {
         return Verdict::Keep(Doubt::Veto(veto));
     }
     if let Some(status) = statuses.first() {

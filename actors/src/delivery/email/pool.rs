@@ -74,7 +74,8 @@ impl Connections {
     pub(super) fn of(&self, transport: &Transport) -> Rc<Pool> {
         let mut pools = self.pools.borrow_mut();
         let pool = pools.get(&transport.id);
-        if let Some(pool) = pool.filter(|p| p.version >= transport.version) {
+        let newer = pool.is_some_and(|p| p.version > transport.version);
+        if let Some(pool) = pool.filter(|p| p.version == transport.version) {
             return Rc::clone(pool);
         }
         let fresh = Rc::new(Pool {
@@ -82,7 +83,10 @@ impl Connections {
             idle: RefCell::default(),
             starttls: OnceCell::new(),
         });
-        pools.insert(transport.id.clone(), Rc::clone(&fresh));
+        // Who still sends by an older version leaves no connection of it among those of the new one.
+        if !newer {
+            pools.insert(transport.id.clone(), Rc::clone(&fresh));
+        }
         fresh
     }
 

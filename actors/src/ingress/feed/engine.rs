@@ -307,11 +307,20 @@ impl Feed {
             }
             Got::Heard => Ok(()),
             Got::End => Err(End::Done),
-            Got::Overflow => Err(End::Bye(
-                "message_too_large",
-                "a message was too long even to be answered",
-                CloseCode::Size,
-            )),
+            Got::Overflow => {
+                // It cannot be read on from here. Its turn is over all the same: sent again it would only end the next feed.
+                let seq = self.order.next();
+                if self.boot.is_some() && self.order.take(seq) == Turn::Its {
+                    self.wait_for(seq, 0, State::Done);
+                    let refused = ("frame_too_large", "a message was too long even to be read");
+                    self.refuse(carrier, seq, "", refused).await?;
+                }
+                Err(End::Bye(
+                    "message_too_large",
+                    "a message was too long even to be read",
+                    CloseCode::Size,
+                ))
+            }
             Got::Broken => Err(End::Broken),
         }
     }
@@ -495,7 +504,10 @@ impl Feed {
                 self.refuse(carrier, pending.seq, "", (refusal.code, &refusal.detail))
                     .await?;
             }
-            Err(refusal) => return Err(End::Away(refusal)),
+            Err(refusal) => {
+                self.order.hold();
+                return Err(End::Away(refusal));
+            }
         }
         self.order.settle(pending.seq);
         Ok(())

@@ -16,6 +16,8 @@ pub(in crate::ingress) struct Order {
     next: u64,
     settled: u64,
     unread: u64,
+    /// Something failed: nothing is settled any more.
+    held: bool,
 }
 
 /// What a sequence is to the feed.
@@ -36,6 +38,7 @@ impl Order {
             next: seq.saturating_add(1),
             settled: seq,
             unread: 0,
+            held: false,
         }
     }
 
@@ -75,10 +78,17 @@ impl Order {
         seq
     }
 
-    /// Everything up to `seq`, which was taken, is settled.
+    /// Everything up to `seq`, which was taken, is settled; nothing is once the feed is held.
     pub fn settle(&mut self, seq: u64) {
         debug_assert!(seq < self.next);
-        self.settled = self.settled.max(seq);
+        if !self.held {
+            self.settled = self.settled.max(seq);
+        }
+    }
+
+    /// The log did not take a sequence: it must come again, and so must all behind it, those too that the log has.
+    pub fn hold(&mut self) {
+        self.held = true;
     }
 }
 
@@ -94,6 +104,18 @@ mod tests {
         assert_eq!(order.take(5), Turn::Its);
         assert_eq!((order.next(), order.settled()), (6, 4));
         order.settle(5);
+        assert_eq!(order.settled(), 5);
+    }
+
+    #[test]
+    fn behind_a_failure_nothing_is_settled() {
+        let mut order = Order::after(4);
+        for seq in 5..=7 {
+            assert_eq!(order.take(seq), Turn::Its);
+        }
+        order.settle(5);
+        order.hold();
+        order.settle(7);
         assert_eq!(order.settled(), 5);
     }
 

@@ -149,6 +149,13 @@ FROM shard_feeds f JOIN unnest($1::integer[], $2::text[], $3::bigint[]) AS u (wo
 
 const COUNT: &str = "
 INSERT INTO shard_frames AS s (workspace_id, shard_id, kind, mapped, unmapped, refused)
-SELECT * FROM unnest($1::integer[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[])
+SELECT u.workspace_id, u.shard_id, CASE WHEN known.kind IS NULL AND held.kinds >= 200 THEN '' ELSE u.kind END,
+       sum(u.mapped)::bigint, sum(u.unmapped)::bigint, sum(u.refused)::bigint
+FROM unnest($1::integer[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[])
+    AS u (workspace_id, shard_id, kind, mapped, unmapped, refused)
+LEFT JOIN shard_frames known ON known.workspace_id = u.workspace_id AND known.shard_id = u.shard_id AND known.kind = u.kind
+CROSS JOIN LATERAL (SELECT count(*) AS kinds FROM shard_frames k
+    WHERE k.workspace_id = u.workspace_id AND k.shard_id = u.shard_id) AS held
+GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
 ON CONFLICT (workspace_id, shard_id, kind) DO UPDATE SET mapped = s.mapped + excluded.mapped,
     unmapped = s.unmapped + excluded.unmapped, refused = s.refused + excluded.refused, last_at = now()";

@@ -33,6 +33,18 @@ fn a_reason_is_named() {
     assert_eq!(classify("5501 user unknown").code(), "no_reply");
 }
 
+/// A veto that is quoted, or stands in the possessive, is one.
+#[test]
+fn apostrophes_hide_no_veto() {
+    for reply in [
+        "550 5.1.2 sender's domain does not resolve",
+        "550 5.1.1 refused by 'policy'",
+    ] {
+        assert_eq!(classify(reply).code(), "veto_word", "{reply}");
+    }
+    assert_eq!(classify("550 user doesn't exist").word(), "suppress");
+}
+
 #[test]
 fn words_of_an_address_are_nobodys_verdict() {
     for address in [
