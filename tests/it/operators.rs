@@ -3,6 +3,7 @@
 
 mod alerts;
 mod erase;
+mod erase_user;
 mod newer;
 mod remade;
 mod reseal;

@@ -290,11 +290,14 @@ impl From<tokio_postgres::Error> for Problem {
         match code.code().get(..2) {
             // Connection, rollback, resources, intervention: worth another try.
             Some("08" | "40" | "53" | "55" | "57") => {
-                tracing::warn!(error = %e, "the store could not serve an operation");
+                let error = crate::runtime::session::describe(&e);
+                tracing::warn!(%error, "the store could not serve an operation");
                 Problem::unavailable()
             }
             _ => {
-                tracing::error!(error = ?e, "the store refused an operation");
+                // Without its detail, which quotes values: an address may be among them.
+                let error = crate::runtime::session::describe(&e);
+                tracing::error!(%error, "the store refused an operation");
                 Problem::new("internal", "something went wrong here")
             }
         }

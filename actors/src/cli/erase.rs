@@ -8,10 +8,12 @@ use serde_json::json;
 use std::io::Read;
 use std::process::ExitCode;
 
-/// Finds a contact by its SHA-256 wherever it is stored, raw or hashed, and takes it out, with whatever else tells the person of
-/// the clicks that it belongs to: addresses and their hashes, user agents, the platforms' cookies and click ids, user data of
-/// messages. Messages that have not left are called off. Visits, clicks, conversions and their sums stay. The log keeps what it
-/// took until its own retention is over; what is not consumed yet (`millrace lag`) is not looked at: run it again then.
+/// Finds a contact by its SHA-256 wherever it is stored, raw or hashed, and takes it out, with whatever else tells the person
+/// of the clicks that it belongs to: addresses and their hashes, user agents, the platforms' cookies and click ids, user data
+/// of messages. A user of that address loses name, address, notifications, devices, and the words of messages to them; an
+/// address that was suppressed stays so. Messages that have not left are called off. Visits, clicks, conversions and their sums
+/// stay. The log keeps what it took until its own retention is over; what is not consumed yet (`millrace lag`) is not looked
+/// at: run it again then.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     millrace erase --hash 973dfe463ec85785f5f95af5ba3906eedb2d931c24e69824a89ea65dba4e813b --dry-run\n  \

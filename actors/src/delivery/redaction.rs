@@ -50,9 +50,77 @@ pub fn redact(text: &str) -> String {
     out.trim().to_owned()
 }
 
+/// As [`redact`], and without the recipient's own name at their provider (`local`, what stands before the @), which servers repeat
+/// bare: `550 5.1.1 jane.doe... User unknown`. In any case, and only as a word of its own.
+#[must_use]
+pub fn redact_recipient(text: &str, local: &str) -> String {
+    redact(&without_word(text, local))
+}
+
+fn without_word(text: &str, word: &str) -> String {
+    // Nothing else is left to stand for it, if it cannot be looked for: what a server said is worth less than an address.
+    let Ok(find) = regex::RegexBuilder::new(&regex::escape(word))
+        .case_insensitive(true)
+        .build()
+    else {
+        return String::new();
+    };
+    if word.is_empty() {
+        return text.to_owned();
+    }
+    let joins = |c: char| c.is_alphanumeric() || c == '_';
+    let mut out = String::new();
+    let mut rest_at = 0;
+    for found in find.find_iter(text) {
+        let before = text
+            .get(..found.start())
+            .and_then(|t| t.chars().next_back());
+        let after = text.get(found.end()..).and_then(|t| t.chars().next());
+        if before.is_some_and(joins) || after.is_some_and(joins) {
+            continue;
+        }
+        out.push_str(text.get(rest_at..found.start()).unwrap_or_default());
+        // Whole addresses are found by their @ afterwards, whatever stands before it.
+        out.push_str("[address]");
+        rest_at = found.end();
+    }
+    out.push_str(text.get(rest_at..).unwrap_or_default());
+    out
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_recipient_s_own_name_goes_wherever_it_stands_as_a_word() {
+        for (said, local, kept) in [
+            (
+                "550 5.1.1 jane.doe... User unknown",
+                "jane.doe",
+                "550 5.1.1 [address]... User unknown",
+            ),
+            (
+                "550 <JANE.Doe> unknown, (jane.doe)",
+                "Jane.doe",
+                "550 <[address]> unknown, ([address])",
+            ),
+            (
+                "550 jane.doe@example.com unknown",
+                "jane.doe",
+                "550 [address] unknown",
+            ),
+            ("550 Ünal unknown", "ünal", "550 [address] unknown"),
+            // A pattern is no pattern here.
+            ("550 jane+x unknown", "jane+x", "550 [address] unknown"),
+            ("550 janedoe unknown", "jane.doe", "550 janedoe unknown"),
+            // Part of another word it is not.
+            ("550 user unknown", "us", "550 user unknown"),
+            ("550 unknown", "", "550 unknown"),
+        ] {
+            assert_eq!(redact_recipient(said, local), kept, "{said}");
+        }
+    }
 
     #[test]
     fn contacts_and_credentials_go_and_words_stay() {

@@ -5,9 +5,14 @@
 //! tells the person: address and its hash, user agent, the platform's cookies and click ids, hashes of contacts; messages lose
 //! their user data, and those that have not left are called off. Facts and their sums stay.
 //!
+//! A user whose address it is (`people`) loses name and address, notifications and devices; messages to them lose their words, and
+//! what fired for them alone its variables. A suppressed address stays suppressed, by its hash. Their id stays wherever it stands:
+//! whoever keeps the accounts knows whose it is.
+//!
 //! The log is no place of it: it is read once and dropped by its own retention.
 
 pub mod contact;
+mod people;
 mod places;
 mod take_out;
 

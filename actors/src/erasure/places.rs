@@ -1,6 +1,7 @@
 //! Every place that may hold a contact, read and compared.
 
 use super::contact::Contact;
+use super::people::{self, Person};
 use crate::postgres::types::Tz;
 use futures::TryStreamExt;
 use millrace_schemas::ids::ClickKey;
@@ -14,6 +15,8 @@ use uuid::Uuid;
 pub(super) struct Found {
     /// The person's clicks.
     pub clicks: BTreeSet<ClickKey>,
+    /// The users whose address it is.
+    pub people: Vec<Person>,
     /// Rows that hold the contact themselves, with what stays of them.
     pub rows: Vec<Holding>,
 }
@@ -116,16 +119,60 @@ const PLACES: &[Place] = &[
         bytes: true,
         json: true,
     },
+    // A notification is found by the message that it came from.
     Place {
-        table: "outbox",
-        column: "payload",
+        table: "user_notifications",
+        column: "title",
         id: "outbox_id",
-        day: Some("created_at"),
-        click: ("NULL::uuid", "subject_key"),
+        day: None,
+        click: ("NULL::uuid", "NULL::text"),
         bytes: false,
-        json: true,
+        json: false,
+    },
+    Place {
+        table: "user_notifications",
+        column: "body",
+        id: "outbox_id",
+        day: None,
+        click: ("NULL::uuid", "NULL::text"),
+        bytes: false,
+        json: false,
+    },
+    Place {
+        table: "user_notifications",
+        column: "url",
+        id: "outbox_id",
+        day: None,
+        click: ("NULL::uuid", "NULL::text"),
+        bytes: false,
+        json: false,
     },
 ];
+
+/// Messages. What one to a person is about is no click.
+pub(super) const OUTBOX: &Place = &Place {
+    table: "outbox",
+    column: "payload",
+    id: "outbox_id",
+    day: Some("created_at"),
+    click: (
+        "NULL::uuid",
+        "CASE WHEN user_id IS NULL THEN subject_key END",
+    ),
+    bytes: false,
+    json: true,
+};
+
+/// What has fired.
+pub(super) const FIRINGS: &Place = &Place {
+    table: "firings",
+    column: "vars",
+    id: "firing_pos",
+    day: Some("accepted_at"),
+    click: ("NULL::uuid", "NULL::text"),
+    bytes: false,
+    json: true,
+};
 
 /// Reads every place.
 pub(super) async fn find(
@@ -147,9 +194,10 @@ pub(super) async fn find(
             key: row.try_get(1)?,
         });
     }
-    for place in PLACES {
+    for place in PLACES.iter().chain([OUTBOX, FIRINGS]) {
         read(client, place, contact, workspace, &mut found).await?;
     }
+    people::find(client, contact, workspace, &mut found).await?;
     Ok(found)
 }
 

@@ -1,4 +1,7 @@
-//! What was found, taken out: the rows that hold the contact, then everything that tells the person of the clicks.
+//! What was found, taken out: the rows that hold the contact, then everything that tells the person of the clicks
+//! and of the users.
+
+mod people;
 
 use super::Report;
 use super::contact::{Contact, without_contacts};
@@ -25,7 +28,8 @@ struct Work<'a> {
     /// Rows that were changed, or would be.
     touched: BTreeMap<&'static str, BTreeSet<Uuid>>,
     called_off: u64,
-    being_sent: u64,
+    /// Messages that are being sent at this moment.
+    being_sent: BTreeSet<Uuid>,
 }
 
 /// Does it, or says what it would do.
@@ -41,7 +45,7 @@ pub(super) async fn take_out(
         act,
         touched: BTreeMap::new(),
         called_off: 0,
-        being_sent: 0,
+        being_sent: BTreeSet::new(),
     };
     for holding in &found.rows {
         if holding.place.table == "outbox" {
@@ -61,6 +65,10 @@ pub(super) async fn take_out(
     }
     work.messages(&found).await?;
     work.answers(contact, workspace).await?;
+    work.suppressions(contact, workspace).await?;
+    for person in &found.people {
+        work.person(person).await?;
+    }
     Ok(Report {
         rows: work
             .touched
@@ -69,7 +77,7 @@ pub(super) async fn take_out(
             .collect(),
         clicks: found.clicks.len(),
         called_off: work.called_off,
-        being_sent: work.being_sent,
+        being_sent: work.being_sent.len() as u64,
     })
 }
 
@@ -77,7 +85,7 @@ async fn write(client: &Client, holding: &Holding) -> Result<(), Error> {
     let (table, column, id) = (holding.place.table, holding.place.column, holding.place.id);
     let (value, cast): (&(dyn ToSql + Sync), &str) = match &holding.scrubbed {
         Scrubbed::Bytes(bytes) => (bytes, ""),
-        Scrubbed::Text(text) if column == "params" => (text, "::text::json"),
+        Scrubbed::Text(text) if matches!(column, "params" | "vars") => (text, "::text::json"),
         Scrubbed::Text(text) => (text, ""),
     };
     let day = match holding.place.day {
@@ -278,7 +286,7 @@ impl Work<'_> {
                 // It has ended meanwhile: its body can be changed as that of any other.
                 Err(Refused::Ended(_)) => called_off = false,
                 Err(_) => {
-                    self.being_sent += 1;
+                    self.being_sent.insert(id);
                     return tx.rollback().await;
                 }
             }

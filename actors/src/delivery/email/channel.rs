@@ -299,7 +299,7 @@ impl EmailTarget {
             .connections
             .deliver(&self.transport, &envelope)
             .await;
-        let (mut answer, dead) = judge(&outcome);
+        let (mut answer, dead) = judge(&outcome, to.user());
         if answer.verdict == Verdict::Bounced
             && let Some(hash) = &ready.hash
         {

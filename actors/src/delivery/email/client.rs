@@ -4,7 +4,7 @@ use super::bounce::{self, Verdict as Judged};
 use super::pool::Connections;
 use super::settings::Transport;
 use crate::delivery::channel::{Answer, Verdict};
-use crate::delivery::redaction::redact;
+use crate::delivery::redaction::redact_recipient;
 use lettre::Address;
 use lettre::transport::smtp;
 use lettre::transport::smtp::client::AsyncSmtpConnection;
@@ -243,16 +243,19 @@ const CREDENTIALS: [u16; 4] = [530, 534, 535, 538];
 
 /// What became of a mail, and whether its server seemed dead. Of a refusal it is asked first whether it speaks of us (our
 /// credentials pause the transport, the session is tried again), and only then whether it speaks of the mailbox: nobody is
-/// suppressed for a password that has expired.
+/// suppressed for a password that has expired. `local` is the recipient's, which is not kept of what was said.
 #[must_use]
-pub fn judge(outcome: &Result<String, Refusal>) -> (Answer, bool) {
+pub fn judge(outcome: &Result<String, Refusal>, local: &str) -> (Answer, bool) {
+    let fit = |text: &str| redact_recipient(text, local);
+    // The code is no word of anybody's.
+    let reply = |code: u16, text: &str| format!("{code} {}", fit(text)).trim_end().to_owned();
     let again = |unsure| Verdict::RetryAt {
         after: None,
         unsure,
     };
     let refusal = match outcome {
         Ok(said) => {
-            let answer = Answer::new(Verdict::Delivered, "250").said(redact(said));
+            let answer = Answer::new(Verdict::Delivered, "250").said(fit(said));
             return (answer, false);
         }
         Err(refusal) => refusal,
@@ -263,7 +266,7 @@ pub fn judge(outcome: &Result<String, Refusal>) -> (Answer, bool) {
         Said::Lost { code, why } => {
             // Once the message has left, its server may have it: the next attempt bears the same Message-ID.
             let unsure = refusal.stage == Stage::Body;
-            (Answer::new(again(unsure), *code).said(redact(why)), true)
+            (Answer::new(again(unsure), *code).said(fit(why)), true)
         }
         Said::Reply { code, text } => {
             let name: Cow<'static, str> = code.to_string().into();
@@ -271,7 +274,7 @@ pub fn judge(outcome: &Result<String, Refusal>) -> (Answer, bool) {
                 again(false)
             } else if refusal.stage == Stage::Auth || CREDENTIALS.contains(code) {
                 let answer = Answer::new(Verdict::PauseDestination, "smtp_credentials");
-                return (answer.said(redact(&format!("{code} {text}"))), false);
+                return (answer.said(reply(*code, text)), false);
             } else if before {
                 again(false)
             } else if refusal.stage == Stage::Mail {
@@ -283,7 +286,7 @@ pub fn judge(outcome: &Result<String, Refusal>) -> (Answer, bool) {
                 }
             };
             let dead = before || *code == 421;
-            let said = redact(&format!("{code} {text}"));
+            let said = reply(*code, text);
             (Answer::new(verdict, name).said(said), dead)
         }
     }

@@ -5,7 +5,7 @@ fn judged(stage: Stage, code: u16, text: &str) -> (Verdict, bool) {
         code,
         text: text.to_owned(),
     };
-    let (answer, dead) = judge(&Err(Refusal { stage, said }));
+    let (answer, dead) = judge(&Err(Refusal { stage, said }), "dora");
     (answer.verdict, dead)
 }
 
@@ -80,7 +80,7 @@ fn only_a_connection_lost_with_the_message_leaves_doubt() {
     ] {
         let refusal = Refusal::lost(stage, "connection_lost", "gone");
         assert_eq!(refusal.is_closed(), stage != Stage::Body);
-        let (answer, dead) = judge(&Err(refusal));
+        let (answer, dead) = judge(&Err(refusal), "dora");
         assert_eq!((answer.verdict, dead), (again(unsure), true), "{stage:?}");
     }
     let unable = Refusal {
@@ -88,18 +88,27 @@ fn only_a_connection_lost_with_the_message_leaves_doubt() {
         said: Said::Unable("address_needs_smtputf8"),
     };
     assert!(!unable.is_closed());
-    assert_eq!(judge(&Err(unable)).0.verdict, Verdict::Rejected);
+    assert_eq!(judge(&Err(unable), "dora").0.verdict, Verdict::Rejected);
 }
 
 #[test]
 fn what_a_server_says_is_kept_without_addresses() {
-    let said = Said::Reply {
-        code: 550,
-        text: "5.1.1 <dora@example.com>: no such user".to_owned(),
-    };
-    let stage = Stage::Rcpt;
-    let (answer, _) = judge(&Err(Refusal { stage, said }));
-    let excerpt = answer.excerpt.expect("said");
-    assert!(excerpt.starts_with("550 5.1.1"), "{excerpt}");
-    assert!(!excerpt.contains("dora"), "{excerpt}");
+    for text in [
+        "5.1.1 <dora@example.com>: no such user",
+        "5.1.1 dora... User unknown",
+        "5.1.1 Mailbox DORA does not exist",
+    ] {
+        let said = Said::Reply {
+            code: 550,
+            text: text.to_owned(),
+        };
+        let stage = Stage::Rcpt;
+        let (answer, _) = judge(&Err(Refusal { stage, said }), "Dora");
+        assert_eq!(answer.verdict, Verdict::Bounced, "{text}");
+        let excerpt = answer.excerpt.expect("said");
+        assert!(excerpt.starts_with("550 5.1.1"), "{excerpt}");
+        assert!(!excerpt.to_lowercase().contains("dora"), "{excerpt}");
+    }
+    let (answer, _) = judge(&Ok("2.1.5 dora Ok".to_owned()), "dora");
+    assert_eq!(answer.excerpt.as_deref(), Some("2.1.5 [address] Ok"));
 }
