@@ -22,6 +22,8 @@ pub const MAX_AUDIENCE: usize = 5_000;
 pub const MAX_VARS: usize = 64;
 /// Longest text of a variable, in bytes.
 pub const MAX_VAR_BYTES: usize = 8_192;
+/// All variables of a firing together, in bytes of JSON, at most: each user it reaches gets a notice with all of them.
+pub const MAX_VARS_BYTES: usize = 32 * 1_024;
 
 /// A record of topic `triggers`, keyed by [`Firing::log_key`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
@@ -129,7 +131,17 @@ impl Firing {
         if self.vars.iter().any(|(k, v)| !given(k) || long(v)) {
             return Some("variable_malformed");
         }
+        if self.vars_bytes() > MAX_VARS_BYTES {
+            return Some("variables_too_large");
+        }
         None
+    }
+
+    /// The length of its variables as JSON text, in bytes: what escapes add counts, since it is what notices carry.
+    #[must_use]
+    pub fn vars_bytes(&self) -> usize {
+        // Keys are text and values came out of JSON: it cannot fail.
+        serde_json::to_vec(&self.vars).map_or(usize::MAX, |text| text.len())
     }
 }
 
@@ -187,6 +199,30 @@ mod tests {
             },
             "variable_malformed",
         );
+    }
+
+    #[test]
+    fn variables_are_bounded_all_together() {
+        let mut f = firing();
+        f.vars.clear();
+        assert_eq!(f.vars_bytes(), 2);
+        for n in 0..3 {
+            f.vars
+                .insert(format!("v{n}"), json!("x".repeat(MAX_VAR_BYTES)));
+        }
+        assert_eq!(f.fault(), None);
+        // `{"v0":"…","v1":"…","v2":"…","v3":"…"}`: 33 bytes around the texts.
+        let rest = MAX_VARS_BYTES - 3 * MAX_VAR_BYTES - 33;
+        f.vars.insert("v3".to_owned(), json!("x".repeat(rest)));
+        assert_eq!(f.vars_bytes(), MAX_VARS_BYTES);
+        assert_eq!(f.fault(), None);
+        f.vars.insert("v3".to_owned(), json!("x".repeat(rest + 1)));
+        assert_eq!(f.fault(), Some("variables_too_large"));
+        // What a text takes when it is escaped counts, not what it takes in memory.
+        f.vars.clear();
+        f.vars
+            .insert("v0".to_owned(), json!("\u{1}".repeat(MAX_VAR_BYTES)));
+        assert_eq!(f.fault(), Some("variables_too_large"));
     }
 
     #[test]

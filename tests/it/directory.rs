@@ -309,7 +309,7 @@ async fn users(w: &World, modules: &Modules, whom: Whom<'_>) -> BTreeSet<String>
     let reached = resolve(&w.client, modules, &Ask { ws: 1, whom })
         .await
         .unwrap();
-    reached.users.into_iter().collect()
+    reached.users.iter().cloned().collect()
 }
 
 #[tokio::test]

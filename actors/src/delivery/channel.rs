@@ -132,6 +132,9 @@ pub enum Unready {
     Later(String),
 }
 
+/// Codes of pauses of every channel that end by themselves: the key is right again, or the channel is configured.
+pub const MENDED_BY_LOOKING: &[&str] = &["secret_unreadable", "unconfigured"];
+
 /// A channel. It lives on its actor's thread.
 pub trait Channel: 'static {
     /// Its name, as in `outbox.channel`.
@@ -144,6 +147,11 @@ pub trait Channel: 'static {
     /// that.
     fn waits_for_a_destination(&self) -> bool {
         false
+    }
+
+    /// Codes of pauses that end by themselves once the destination can be prepared again.
+    fn resumes(&self) -> &'static [&'static str] {
+        MENDED_BY_LOOKING
     }
 
     /// When a message is tried again after its `attempt`th attempt failed (from 1), before jitter.

@@ -6,26 +6,16 @@
 
 use super::channel::{Answer, Leased, Verdict};
 use crate::postgres::types::Tz;
+use crate::recipients::preference::{self, Said};
 use crate::runtime::session::{Connect, Session, describe};
+use millrace_schemas::ceiling::Ceiling;
+use millrace_schemas::channel::{Channel, Mode};
 use millrace_schemas::notification::Notification;
 use millrace_schemas::time::Micros;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use tokio::sync::oneshot;
 use uuid::Uuid;
-
-/// What a user has said of a channel.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Said {
-    /// Of which trigger; empty: of every one.
-    pub stream: String,
-    /// Of which scope; empty: of every one.
-    pub scope: String,
-    /// `off`, `instant` or `digest`.
-    pub mode: String,
-    /// When.
-    pub at: Micros,
-}
 
 /// How a person stands, as of now.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -46,6 +36,9 @@ pub struct Standing {
     pub role: Option<String>,
     /// What they said of this trigger, scope and channel.
     pub said: Vec<Said>,
+    /// Something that they said of this trigger, on any channel and of any scope, is not off. Asked under the ceiling `subscribers`
+    /// alone.
+    pub subscribed: bool,
     /// A later firing called the message off.
     pub called_off: bool,
     /// Their notification of the same event, if it stands in their inbox.
@@ -64,15 +57,20 @@ struct Question {
     scope: String,
     dedupe_key: String,
     after: Option<Uuid>,
+    /// Its ceiling is `subscribers`.
+    of_subscribers: bool,
 }
 
 const LOOK: &str = "
 SELECT q.n, u.status, u.email, sha256(convert_to(u.email_folded, 'UTF8')), u.email_verified OR NOT w.verified_email_only,
        s.reason, c.key IS NOT NULL, i.notification_id, u.role, p.streams, p.scopes, p.modes, p.times,
        o.rule_id IS NOT NULL AND NOT EXISTS (SELECT FROM rules r WHERE r.workspace_id = q.workspace_id AND r.rule_id = o.rule_id
-           AND r.enabled AND $10 = ANY(r.channels))
-FROM unnest($1::int4[], $2::uuid[], $3::timestamptz[], $4::int4[], $5::text[], $6::text[], $7::text[], $8::text[], $9::uuid[])
-     AS q(n, id, created_at, workspace_id, user_id, trigger_id, scope, dedupe_key, after)
+           AND r.enabled AND $10 = ANY(r.channels)),
+       q.of_subscribers AND EXISTS (SELECT FROM preferences x WHERE x.workspace_id = q.workspace_id AND x.user_id = q.user_id
+           AND x.stream_id = q.trigger_id AND x.mode <> 'off')
+FROM unnest($1::int4[], $2::uuid[], $3::timestamptz[], $4::int4[], $5::text[], $6::text[], $7::text[], $8::text[], $9::uuid[],
+            $11::bool[])
+     AS q(n, id, created_at, workspace_id, user_id, trigger_id, scope, dedupe_key, after, of_subscribers)
 LEFT JOIN workspaces w ON w.workspace_id = q.workspace_id
 LEFT JOIN users u ON u.workspace_id = q.workspace_id AND u.user_id = q.user_id
 LEFT JOIN suppressions s ON s.workspace_id = q.workspace_id AND s.address_hash = sha256(convert_to(u.email_folded, 'UTF8'))
@@ -91,7 +89,7 @@ type Waiting = (Question, oneshot::Sender<Result<Standing, String>>);
 
 /// Asks for one channel.
 pub struct Recheck {
-    channel: &'static str,
+    channel: Channel,
     connect: Connect,
     session: RefCell<Option<Session>>,
     waiting: RefCell<Vec<Waiting>>,
@@ -101,7 +99,7 @@ pub struct Recheck {
 impl Recheck {
     /// For a channel.
     #[must_use]
-    pub fn new(channel: &'static str, connect: Connect) -> Rc<Recheck> {
+    pub fn new(channel: Channel, connect: Connect) -> Rc<Recheck> {
         Rc::new(Recheck {
             channel,
             connect,
@@ -131,6 +129,7 @@ impl Recheck {
                 scope: notice.scope.clone(),
                 dedupe_key: notice.dedupe_key.clone(),
                 after: notice.after,
+                of_subscribers: ceiling(notice) == Some(Ceiling::Subscribers),
             };
             self.waiting.borrow_mut().push((question, tell));
             answers.push(hear);
@@ -203,7 +202,8 @@ impl Recheck {
                     &column(questions, |q| q.scope.as_str()),
                     &column(questions, |q| q.dedupe_key.as_str()),
                     &column(questions, |q| q.after),
-                    &self.channel,
+                    &self.channel.word(),
+                    &column(questions, |q| q.of_subscribers),
                 ],
             )
             .await
@@ -224,8 +224,9 @@ impl Recheck {
                     called_off: row.get(6),
                     notification: row.get(7),
                     role: row.get(8),
-                    said: said(row),
+                    said: said(row, self.channel),
                     rule_off: row.get(13),
+                    subscribed: row.get(14),
                 };
             }
         }
@@ -233,7 +234,8 @@ impl Recheck {
     }
 }
 
-fn said(row: &tokio_postgres::Row) -> Vec<Said> {
+/// What was said of a channel; what a build of another time wrote in words that this one does not know is left out.
+fn said(row: &tokio_postgres::Row, channel: Channel) -> Vec<Said> {
     let texts = |at: usize| {
         let all: Option<Vec<String>> = row.get(at);
         all.unwrap_or_default()
@@ -241,19 +243,27 @@ fn said(row: &tokio_postgres::Row) -> Vec<Said> {
     let times: Option<Vec<Tz>> = row.get(12);
     let rows = texts(9).into_iter().zip(texts(10)).zip(texts(11));
     let rows = rows.zip(times.unwrap_or_default());
-    rows.map(|(((stream, scope), mode), at)| Said {
-        stream,
-        scope,
-        mode,
-        at: at.0,
+    rows.filter_map(|(((stream, scope), mode), at)| {
+        Some(Said {
+            stream: stream.into(),
+            channel,
+            scope: scope.into(),
+            mode: Mode::of_word(&mode)?,
+            at: at.0,
+        })
     })
     .collect()
 }
 
-/// Whether a person may still be told, by what holds for every channel. `transactional` messages were asked for: a preference does
-/// not hold them back.
+/// Whether a person may still be told on a channel, by what holds for every one. `transactional` messages were asked for: a
+/// preference does not hold them back.
 #[must_use]
-pub fn refuse(notice: &Notification, standing: &Standing, wall: Micros) -> Option<Answer> {
+pub fn refuse(
+    channel: Channel,
+    notice: &Notification,
+    standing: &Standing,
+    wall: Micros,
+) -> Option<Answer> {
     let no = |verdict, code: &'static str| Some(Answer::new(verdict, code));
     if standing.called_off {
         return no(Verdict::Cancelled, "called_off");
@@ -270,41 +280,42 @@ pub fn refuse(notice: &Notification, standing: &Standing, wall: Micros) -> Optio
     if !standing.active {
         return no(Verdict::Suppressed, "user_inactive");
     }
-    if !within(notice.ceiling.as_deref(), standing.role.as_deref()) {
+    if ceiling(notice).is_some_and(|ceiling| !within(ceiling, standing)) {
         return no(Verdict::Suppressed, "ceiling");
     }
-    if !notice.transactional && !willing(notice, &standing.said) {
+    if !notice.transactional && !willing(channel, notice, &standing.said) {
         return no(Verdict::Suppressed, "preference");
     }
     None
 }
 
-/// What of a ceiling can be asked of one user: whether they are still of the staff, or an admin.
-fn within(ceiling: Option<&str>, role: Option<&str>) -> bool {
+/// The ceiling that a message was decided under, if it names one.
+fn ceiling(notice: &Notification) -> Option<Ceiling> {
+    notice.ceiling.as_deref().and_then(Ceiling::of_word)
+}
+
+/// What of a ceiling can be asked of one user: whether they are still of the staff, an admin, or a subscriber. Whose an event is does
+/// not change after it: the owner is not asked for again, since `account.unlinked` tells whoever is none any more.
+fn within(ceiling: Ceiling, standing: &Standing) -> bool {
+    let role = standing.role.as_deref();
     match ceiling {
-        Some("staff") => matches!(role, Some("admin" | "editor" | "moderator")),
-        Some("admin") => role == Some("admin"),
-        _ => true,
+        Ceiling::Staff => matches!(role, Some("admin" | "editor" | "moderator")),
+        Ceiling::Admin => role == Some("admin"),
+        Ceiling::Subscribers => standing.subscribed,
+        Ceiling::Everyone | Ceiling::Authenticated | Ceiling::Members | Ceiling::Owner => true,
     }
 }
 
-/// Whether what a user says of this event still lets it be told at once: the nearest word holds (of the scope before of none, of
-/// the trigger before of every one), but a later `off` said of more is meant for all that it holds. Nothing said: the defaults
-/// were asked when it was decided, and do not change by themselves.
-fn willing(notice: &Notification, said: &[Said]) -> bool {
-    let rank = |s: &&Said| (!s.scope.is_empty(), !s.stream.is_empty(), s.at);
-    let Some(nearest) = said.iter().max_by_key(rank) else {
-        return notice
-            .default_mode
-            .as_deref()
-            .is_none_or(|mode| mode == "instant");
+/// Whether what a user says of this event, as the gates read it, still lets it be told at once. Nothing said: the trigger's default,
+/// else the channel's; of a message that no rule sends, nobody has a default.
+fn willing(channel: Channel, notice: &Notification, said: &[Said]) -> bool {
+    let default = match notice.default_mode.as_deref() {
+        // A word of another time is no permission.
+        Some(word) => Some(Mode::of_word(word).unwrap_or(Mode::Off)),
+        None => notice.rule.is_none().then_some(Mode::Instant),
     };
-    let wider = |s: &&Said| {
-        (s.stream.is_empty() || s.stream == nearest.stream)
-            && (s.scope.is_empty() || s.scope == nearest.scope)
-    };
-    let mut later = said.iter().filter(wider);
-    nearest.mode == "instant" && !later.any(|s| s.mode == "off" && s.at > nearest.at)
+    let mode = preference::mode(said, &notice.trigger, &notice.scope, channel, default);
+    mode == Mode::Instant
 }
 
 /// Whether the event is older than its trigger's bound.
@@ -326,7 +337,7 @@ pub async fn ask_all(
     let asked = ask_standings(recheck, messages).await?;
     let answers = asked.into_iter().map(|asked| match asked {
         Err(answer) => Some(answer),
-        Ok((notice, standing)) => refuse(&notice, &standing, wall),
+        Ok((notice, standing)) => refuse(recheck.channel, &notice, &standing, wall),
     });
     Ok(answers.collect())
 }
@@ -370,10 +381,19 @@ mod tests {
 
     fn said(stream: &str, scope: &str, mode: &str, at: i64) -> Said {
         Said {
-            stream: stream.to_owned(),
-            scope: scope.to_owned(),
-            mode: mode.to_owned(),
+            stream: stream.into(),
+            channel: Channel::Email,
+            scope: scope.into(),
+            mode: Mode::of_word(mode).unwrap(),
             at: Micros(at),
+        }
+    }
+
+    fn notice() -> Notification {
+        Notification {
+            trigger: "t".to_owned(),
+            rule: Some("r".to_owned()),
+            ..Notification::default()
         }
     }
 
@@ -393,14 +413,14 @@ mod tests {
         let notice = Notification {
             at,
             max_age_s: Some(60),
-            ..Notification::default()
+            ..notice()
         };
         let asked = Notification {
             transactional: true,
             ..notice.clone()
         };
         let code = |notice: &Notification, standing: Standing, wall| {
-            refuse(notice, &standing, wall).map(|answer| answer.code.into_owned())
+            refuse(Channel::Email, notice, &standing, wall).map(|answer| answer.code.into_owned())
         };
         assert_eq!(code(&notice, good(), at), None);
         let with = |change: fn(&mut Standing)| {
@@ -431,10 +451,12 @@ mod tests {
     }
 
     #[test]
-    fn the_nearest_word_holds_unless_a_later_off_is_said_of_more() {
-        let notice = Notification::default();
-        let is = |all: &[Said]| willing(&notice, all);
-        assert!(is(&[]));
+    fn a_preference_holds_as_it_does_at_the_gates() {
+        let notice = Notification {
+            scope: "team:1".to_owned(),
+            ..notice()
+        };
+        let is = |all: &[Said]| willing(Channel::Email, &notice, all);
         assert!(is(&[said("", "", "off", 1), said("t", "", "instant", 2)]));
         assert!(!is(&[said("", "", "off", 3), said("t", "", "instant", 2)]));
         assert!(is(&[
@@ -445,24 +467,64 @@ mod tests {
             said("", "team:1", "off", 3),
             said("t", "team:1", "instant", 2)
         ]));
-        // Said of less, it is no word on more.
+        // The word of the scope is the nearest, whichever came first.
         assert!(!is(&[
             said("t", "", "instant", 2),
             said("", "team:1", "off", 1)
         ]));
+        for all in [
+            vec![said("t", "", "digest", 1)],
+            vec![said("t", "", "instant", 1), said("", "", "off", 2)],
+        ] {
+            let gate = preference::mode(&all, "t", "team:1", Channel::Email, None);
+            assert_eq!(is(&all), gate == Mode::Instant);
+        }
     }
 
     #[test]
-    fn whoever_left_the_staff_is_told_nothing_of_the_staff_s() {
-        for (ceiling, role, ok) in [
-            ("staff", "moderator", true),
-            ("staff", "user", false),
-            ("admin", "admin", true),
-            ("admin", "editor", false),
-            ("owner", "user", true),
+    fn where_nothing_is_said_any_more_the_default_holds() {
+        let is = |channel, notice: &Notification| willing(channel, notice, &[]);
+        // Mail of a rule was asked for: a word that was taken back leaves the default.
+        assert!(!is(Channel::Email, &notice()));
+        assert!(is(Channel::Inapp, &notice()));
+        let with = |mode: &str| Notification {
+            default_mode: Some(mode.to_owned()),
+            ..notice()
+        };
+        assert!(is(Channel::Email, &with("instant")));
+        assert!(!is(Channel::Inapp, &with("off")));
+        assert!(!is(Channel::Inapp, &with("a word of another time")));
+        // No rule sends it.
+        assert!(is(Channel::Email, &Notification::default()));
+    }
+
+    #[test]
+    fn whoever_left_the_staff_or_the_subscribers_is_told_nothing_of_theirs() {
+        let at = Micros(1);
+        for (ceiling, role, subscribed, ok) in [
+            ("staff", "moderator", false, true),
+            ("staff", "user", true, false),
+            ("admin", "admin", false, true),
+            ("admin", "editor", false, false),
+            ("owner", "user", false, true),
+            ("subscribers", "user", true, true),
+            ("subscribers", "admin", false, false),
         ] {
-            assert_eq!(within(Some(ceiling), Some(role)), ok, "{ceiling} {role}");
+            let notice = Notification {
+                ceiling: Some(ceiling.to_owned()),
+                at,
+                ..notice()
+            };
+            let standing = Standing {
+                role: Some(role.to_owned()),
+                subscribed,
+                ..good()
+            };
+            let answer = refuse(Channel::Email, &notice, &standing, at);
+            let code = answer.map(|a| a.code.into_owned());
+            let want = (!ok).then_some("ceiling");
+            assert_eq!(code.as_deref(), want, "{ceiling} {role}");
         }
-        assert!(within(None, None));
+        assert_eq!(ceiling(&notice()), None);
     }
 }

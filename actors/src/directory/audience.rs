@@ -6,7 +6,8 @@ pub(crate) mod sets;
 use super::segment::{NoCeiling, Segment};
 use crate::modules::Modules;
 use millrace_schemas::ceiling::Ceiling;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Error, GenericClient};
 
@@ -14,7 +15,7 @@ use tokio_postgres::{Error, GenericClient};
 pub const MOST_REACHED: usize = 5_000;
 
 /// Whom a question is about.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Whom<'a> {
     /// The one user whom the event is about; none: its account is linked to nobody.
     Owner(Option<&'a str>),
@@ -53,7 +54,7 @@ impl<'a> Whom<'a> {
 }
 
 /// A question: who, in which workspace.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Ask<'a> {
     /// The workspace's number.
     pub ws: i32,
@@ -88,8 +89,8 @@ impl Unreached {
 /// Who is reached.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reached {
-    /// Active users, in order of their ids.
-    pub users: Vec<String>,
+    /// Active users, in order of their ids; equal questions share them.
+    pub users: Arc<[String]>,
     /// There are more than [`MOST_REACHED`].
     pub capped: bool,
     /// Why there are none.
@@ -143,17 +144,39 @@ pub async fn resolve_all(
     modules: &Modules,
     asks: &[Ask<'_>],
 ) -> Result<Vec<Reached>, Error> {
+    let all = resolve_while(client, modules, asks, |_, _| true).await?;
+    Ok(all.unwrap_or_default())
+}
+
+/// As [`resolve_all`], as long as `go_on` says so: it is told of each question once, by its place, and of how many users it has:
+/// first of the lists that are carried, before the store is asked (there are at most so many), then of each answer when it is known.
+/// `None`: it said no, and the rest was not asked.
+///
+/// # Errors
+/// The store's.
+pub async fn resolve_while(
+    client: &impl GenericClient,
+    modules: &Modules,
+    asks: &[Ask<'_>],
+    mut go_on: impl FnMut(usize, usize) -> bool,
+) -> Result<Option<Vec<Reached>>, Error> {
     let mut answers: Vec<Option<Reached>> = vec![None; asks.len()];
     let mut named: Vec<(usize, &str)> = Vec::new();
     for (i, ask) in asks.iter().enumerate() {
         let users: &[String] = match &ask.whom {
             Whom::Owner(Some(owner)) => {
                 named.push((i, owner));
+                if !go_on(i, 1) {
+                    return Ok(None);
+                }
                 continue;
             }
             Whom::Members(Some(members)) => members,
             _ => continue,
         };
+        if !go_on(i, users.len()) {
+            return Ok(None);
+        }
         named.extend(users.iter().map(|u| (i, u.as_str())));
     }
     if !named.is_empty() {
@@ -186,20 +209,27 @@ pub async fn resolve_all(
             }
         }
     }
-    for i in 0..asks.len() {
-        let Some(ask) = asks.get(i).filter(|_| answers.get(i) == Some(&None)) else {
+    let mut known: HashMap<&Ask<'_>, Reached> = HashMap::new();
+    for (i, (ask, slot)) in asks.iter().zip(&mut answers).enumerate() {
+        if slot.is_some() {
             continue;
-        };
-        let before = asks.iter().take(i).position(|other| other == ask);
-        let answer = match before.and_then(|at| answers.get(at).cloned().flatten()) {
-            Some(known) => known,
-            None => of_store(client, modules, ask).await?,
-        };
-        if let Some(slot) = answers.get_mut(i) {
-            *slot = Some(answer);
         }
+        let answer = match known.get(ask) {
+            Some(answer) => answer.clone(),
+            None => {
+                let answer = of_store(client, modules, ask).await?;
+                known.insert(ask, answer.clone());
+                answer
+            }
+        };
+        let carried = matches!(&ask.whom, Whom::Owner(Some(_)) | Whom::Members(Some(_)));
+        if !carried && !go_on(i, answer.users.len()) {
+            return Ok(None);
+        }
+        *slot = Some(answer);
     }
-    Ok(answers.into_iter().map(Option::unwrap_or_default).collect())
+    let all = answers.into_iter().map(Option::unwrap_or_default);
+    Ok(Some(all.collect()))
 }
 
 /// Answers one question.
@@ -252,8 +282,32 @@ fn bounded(mut users: Vec<String>) -> Reached {
     let capped = users.len() > MOST_REACHED;
     users.truncate(MOST_REACHED);
     Reached {
-        users,
+        users: users.into(),
         capped,
         reason: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn equal_questions_are_one_and_share_their_answer() {
+        let ask = |ws, whom| Ask { ws, whom };
+        let asks = [
+            ask(1, Whom::Staff),
+            ask(1, Whom::Staff),
+            ask(2, Whom::Staff),
+            ask(1, Whom::Subscribers("a")),
+            ask(1, Whom::Subscribers("a")),
+            ask(1, Whom::Subscribers("b")),
+        ];
+        let distinct: HashSet<&Ask<'_>> = asks.iter().collect();
+        assert_eq!(distinct.len(), 4);
+        let one = bounded(vec!["u".to_owned(); MOST_REACHED + 1]);
+        assert_eq!((one.users.len(), one.capped), (MOST_REACHED, true));
+        assert!(Arc::ptr_eq(&one.users, &one.clone().users));
     }
 }

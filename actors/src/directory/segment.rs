@@ -22,7 +22,7 @@ pub const WIDEST: usize = 20;
 pub const MOST: usize = 50;
 
 /// One audience of a tree.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Leaf {
     /// Its id.
     pub audience: String,
@@ -31,7 +31,7 @@ pub struct Leaf {
 }
 
 /// A parameter's value.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Param {
     /// A whole number.
     Int(i64),
@@ -51,7 +51,7 @@ impl Param {
 }
 
 /// A tree that was read: `not` stands where it may.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Segment {
     /// One audience.
     Audience(Leaf),

@@ -28,6 +28,10 @@ use uuid::Uuid;
 /// Notices that one batch of several firings emits at most; a larger one is run in halves. A firing alone may reach as many users as
 /// its rules' audiences hold.
 const NOTICES_AT_MOST: usize = 20_000;
+/// Bytes of the notices that one batch of several firings emits at most, counted as [`weight`] does.
+const BYTES_AT_MOST: usize = 64 << 20;
+/// What a notice takes beside what comes of its firing's variables: names, ids, rules, a body's own words.
+const NOTICE_BYTES: usize = 2_048;
 
 /// The gates of one partition's subjects.
 #[derive(Debug)]
@@ -126,6 +130,31 @@ impl Engagement {
     }
 }
 
+/// What a notice of a firing takes, in bytes, at most about: the variables stand in it as they came, and once more as its body.
+fn weight(firing: &Firing) -> usize {
+    NOTICE_BYTES.saturating_add(firing.vars_bytes().saturating_mul(2))
+}
+
+/// What a batch would emit, as it is summed up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Load {
+    notices: usize,
+    bytes: usize,
+}
+
+impl Load {
+    /// Adds the notices of `users` users, of `weight` bytes each.
+    fn add(&mut self, users: usize, weight: usize) {
+        self.notices = self.notices.saturating_add(users);
+        self.bytes = self.bytes.saturating_add(users.saturating_mul(weight));
+    }
+
+    /// Whether several firings may go together.
+    const fn fits(self) -> bool {
+        self.notices <= NOTICES_AT_MOST && self.bytes <= BYTES_AT_MOST
+    }
+}
+
 /// The question of whom a firing reaches by a rule's target.
 fn ask<'a>(firing: &'a Firing, target: &'a Target) -> Ask<'a> {
     let whom = match target {
@@ -206,19 +235,31 @@ impl Vertical for Engagement {
         }
         let rules = rules::read(session, triggers).await?;
         let asked = self.gates(draft, &rules);
-        let asks: Vec<Ask<'_>> = asked
+        let weights: Vec<usize> = draft.pending.iter().map(|p| weight(&p.firing)).collect();
+        let (asks, weights): (Vec<Ask<'_>>, Vec<usize>) = asked
             .iter()
-            .filter_map(|(at, _, target)| Some(ask(&draft.pending.get(*at)?.firing, target)))
-            .collect();
-        let reached = audience::resolve_all(session.client(), &self.modules, &asks).await?;
+            .filter_map(|(at, _, target)| {
+                let firing = &draft.pending.get(*at)?.firing;
+                Some((ask(firing, target), weights.get(*at).copied()?))
+            })
+            .unzip();
+        let alone = draft.pending.len() <= 1;
+        let mut load = Load::default();
+        let reached =
+            audience::resolve_while(session.client(), &self.modules, &asks, |i, users| {
+                load.add(users, weights.get(i).copied().unwrap_or_default());
+                alone || load.fits()
+            });
+        let reached = reached.await?;
         drop(asks);
-        let notices: usize = reached.iter().map(|r| r.users.len()).sum();
-        if notices > NOTICES_AT_MOST && draft.pending.len() > 1 {
+        let Some(reached) = reached else {
             return Err(Failure::TooMuch(format!(
-                "{} firings reach {notices} users",
-                draft.pending.len()
+                "{} firings reach {} users or more with {} bytes",
+                draft.pending.len(),
+                load.notices,
+                load.bytes
             )));
-        }
+        };
         for ((at, n, _), reached) in asked.into_iter().zip(reached) {
             let gate = draft.pending.get_mut(at).and_then(|p| p.gates.get_mut(n));
             if let Some(gate) = gate {
@@ -301,5 +342,37 @@ impl Vertical for Engagement {
 
     fn fact_tables(&self) -> &'static [&'static str] {
         store::FACT_TABLES
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_is_bounded_by_its_notices_and_by_their_bytes() {
+        let mut many = Load::default();
+        many.add(NOTICES_AT_MOST, NOTICE_BYTES);
+        assert!(many.fits());
+        many.add(1, NOTICE_BYTES);
+        assert!(!many.fits(), "by their number");
+        let mut heavy = Load::default();
+        heavy.add(5_000, 64 << 10);
+        assert!(!heavy.fits(), "by their bytes");
+        heavy.add(usize::MAX, usize::MAX);
+        assert_eq!((heavy.notices, heavy.bytes), (usize::MAX, usize::MAX));
+    }
+
+    #[test]
+    fn a_notice_weighs_what_its_variables_do() {
+        let firing = |text: &str| -> Firing {
+            serde_json::from_value(serde_json::json!({
+                "v": 1, "ws": 1, "id": "3-0-7-0", "trigger": "g.lamp.warned", "module": "g", "vars": {"a": text},
+                "dedupe": "s1:b:1", "at": 1, "accepted_at": 2
+            }))
+            .unwrap()
+        };
+        let (light, heavy) = (weight(&firing("")), weight(&firing(&"x".repeat(1_000))));
+        assert_eq!(heavy - light, 2_000);
     }
 }

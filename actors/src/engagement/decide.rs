@@ -131,7 +131,7 @@ pub fn verdict(gates: &[Gate]) -> Verdict {
                 Said::refused(at, 3, reason)
             }
             Gate::Open(reached) => {
-                for user in &reached.users {
+                for user in reached.users.iter() {
                     by_user.entry(user).or_default().push(at);
                 }
                 Said {

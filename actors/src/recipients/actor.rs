@@ -1,7 +1,7 @@
 //! What the partition-actor shell needs to run the gates of recipients.
 
 use super::decide::{self, Passed, Refusal, Stamp, Wanted};
-use super::facts::Facts;
+use super::facts::{Configured, Facts};
 use super::ledger::Ledger;
 use super::slice::Cooldowns;
 use super::{load, store};
@@ -29,6 +29,7 @@ const HOT_COOLDOWNS: usize = 250_000;
 pub struct Recipients {
     partition: i32,
     cooldowns: Cooldowns,
+    configured: Configured,
 }
 
 /// A notice on its way through the gates.
@@ -54,12 +55,13 @@ pub struct Draft {
 }
 
 impl Recipients {
-    /// Without state yet: the shell resets it to its partition's.
+    /// Without state yet: the shell resets it to its partition's. `configured`: what the settings let out.
     #[must_use]
-    pub fn new() -> Recipients {
+    pub fn new(configured: Configured) -> Recipients {
         Recipients {
             partition: 0,
             cooldowns: Cooldowns::new(HOT_COOLDOWNS),
+            configured,
         }
     }
 
@@ -144,7 +146,7 @@ impl Vertical for Recipients {
         if new.is_empty() {
             return Ok(());
         }
-        let facts: Facts = load::facts(session, &new).await?;
+        let facts: Facts = load::facts(session, &new, self.configured).await?;
         for p in draft.pending.iter_mut().filter(|p| p.new) {
             decide::first(&facts, &p.notice, &mut p.wanted, &mut p.refused);
         }

@@ -172,7 +172,7 @@ fn gates_to_5<'a>(
         return Err((1, why::RULE_OFF));
     }
     let person = person.filter(|p| p.active).ok_or((3, why::INACTIVE))?;
-    if !person.is_within(notice.ceiling) {
+    if !person.is_within(notice.ceiling, &notice.trigger) {
         return Err((4, why::CEILING));
     }
     let place = facts.places.get(&notice.ws).ok_or((5, why::UNCONFIGURED))?;

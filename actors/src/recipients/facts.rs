@@ -1,6 +1,6 @@
 //! What gates 0 and 5 ask of the store, as it stood in the batch's transaction. Read anew for every batch.
 
-use super::preference::Said;
+use super::preference::{self, Said};
 use hashbrown::HashMap;
 use millrace_schemas::ceiling::Ceiling;
 use millrace_schemas::channel::Channel;
@@ -26,18 +26,51 @@ pub struct Person {
 }
 
 impl Person {
-    /// Whether they are still within a ceiling, as far as a person alone shows it: what hangs on the event (its owner, the list it
-    /// carries) was settled when it was passed on.
+    /// Whether they are still within a ceiling of a trigger's firing, as far as a person alone shows it: what hangs on the event
+    /// (its owner, the list it carries) was settled when it was passed on.
     #[must_use]
-    pub fn is_within(&self, ceiling: Ceiling) -> bool {
+    pub fn is_within(&self, ceiling: Ceiling, trigger: &str) -> bool {
         match ceiling {
             Ceiling::Staff => self.staff,
             Ceiling::Admin => self.admin,
-            Ceiling::Everyone
-            | Ceiling::Authenticated
-            | Ceiling::Subscribers
-            | Ceiling::Members
-            | Ceiling::Owner => true,
+            Ceiling::Subscribers => preference::subscribes(&self.said, trigger),
+            Ceiling::Everyone | Ceiling::Authenticated | Ceiling::Members | Ceiling::Owner => true,
+        }
+    }
+}
+
+/// Channels that this deployment's settings let go out at all; what a workspace adds comes on top.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Configured {
+    /// A mail can offer an unsubscription: `http.public_url` is set.
+    pub email: bool,
+    /// There is an origin whose devices may be woken: `delivery.push.origins` lists one.
+    pub push: bool,
+}
+
+impl Configured {
+    /// Every channel.
+    pub const ALL: Configured = Configured {
+        email: true,
+        push: true,
+    };
+
+    /// By `http.public_url` and `delivery.push.origins`.
+    #[must_use]
+    pub fn of(public_url: Option<&str>, push_origins: &[String]) -> Configured {
+        Configured {
+            email: public_url.is_some(),
+            push: !push_origins.is_empty(),
+        }
+    }
+
+    /// Whether a channel is. In-app needs no setting.
+    #[must_use]
+    pub const fn has(self, channel: Channel) -> bool {
+        match channel {
+            Channel::Inapp => true,
+            Channel::Email => self.email,
+            Channel::Push => self.push,
         }
     }
 }
@@ -52,6 +85,13 @@ pub struct Place {
 }
 
 impl Place {
+    /// Without the destinations of channels that the settings do not let out.
+    #[must_use]
+    pub fn only(mut self, configured: Configured) -> Place {
+        self.destinations.retain(|(c, _)| configured.has(*c));
+        self
+    }
+
     /// The destination of a channel; none: it is not configured.
     #[must_use]
     pub fn destination(&self, channel: Channel) -> Option<i32> {
@@ -101,5 +141,55 @@ impl Facts {
     #[must_use]
     pub fn is_called_off(&self, key: Uuid, pos: Uuid) -> bool {
         self.marks.get(&key).is_some_and(|mark| *mark > pos)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use millrace_schemas::channel::Mode;
+    use millrace_schemas::time::Micros;
+
+    #[test]
+    fn a_channel_that_the_settings_do_not_let_out_has_no_destination() {
+        let place = || Place {
+            destinations: Channel::ALL.into_iter().zip(1..).collect(),
+            verified_only: true,
+        };
+        let of = |configured: Configured| {
+            let place = place().only(configured);
+            Channel::ALL.map(|c| place.destination(c).is_some())
+        };
+        // In-app, mail, push.
+        assert_eq!(of(Configured::ALL), [true, true, true]);
+        let origins = ["https://ntfy.sh".to_owned()];
+        let url = Some("https://t.example.com");
+        assert_eq!(of(Configured::of(None, &origins)), [true, false, true]);
+        assert_eq!(of(Configured::of(url, &[])), [true, true, false]);
+        assert_eq!(of(Configured::of(None, &[])), [true, false, false]);
+        assert_eq!(Configured::of(url, &origins), Configured::ALL);
+    }
+
+    #[test]
+    fn whoever_wants_nothing_of_a_trigger_any_more_is_no_subscriber() {
+        let said = |stream: &str, mode| Said {
+            stream: stream.into(),
+            channel: Channel::Push,
+            scope: "team:1".into(),
+            mode,
+            at: Micros(1),
+        };
+        let is = |all: &[Said]| {
+            let person = Person {
+                said: all.to_vec(),
+                ..Person::default()
+            };
+            person.is_within(Ceiling::Subscribers, "t")
+        };
+        assert!(!is(&[]));
+        assert!(!is(&[said("t", Mode::Off)]));
+        assert!(!is(&[said("", Mode::Instant), said("u", Mode::Instant)]));
+        assert!(is(&[said("t", Mode::Off), said("t", Mode::Digest)]));
+        assert!(Person::default().is_within(Ceiling::Owner, "t"));
     }
 }

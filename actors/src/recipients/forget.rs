@@ -1,5 +1,6 @@
 //! What the gates remember is forgotten once it can refuse nothing any more, in bounded steps: cooldowns after 30 days or the longest
-//! one of a rule, sent keys after 45 days, marks once the longest delay is over. Once a day: each is a walk over its table.
+//! one of a rule, sent keys after 45 days, marks once the longest delay is over and no message waits under their key. Once a day:
+//! each is a walk over its table.
 
 use crate::postgres::types::Tz;
 use millrace_schemas::time::{DAY_US, Micros};
@@ -19,9 +20,15 @@ const FORGET: [(&str, &str); 3] = [
         "DELETE FROM sent_keys WHERE ctid = ANY (ARRAY (SELECT ctid FROM sent_keys WHERE sent_at < $1 LIMIT $2))",
     ),
     (
-        // A week for what lags behind: a notice that is read that late is called off all the same.
+        // A week for what lags behind: a notice that is read that late is called off all the same. A message of a paused destination
+        // may wait for longer than any delay: its mark waits with it.
         "SELECT (7 * 86400 + greatest(30 * 86400, coalesce(max(delay_s), 0)))::int8 FROM rules",
-        "DELETE FROM cancel_marks WHERE ctid = ANY (ARRAY (SELECT ctid FROM cancel_marks WHERE marked_at < $1 LIMIT $2))",
+        "WITH waiting AS MATERIALIZED (
+             SELECT DISTINCT o.cancel_key FROM outbox_due d JOIN outbox o ON o.outbox_id = d.outbox_id AND o.created_at = d.created_at
+             WHERE o.cancel_key IS NOT NULL)
+         DELETE FROM cancel_marks WHERE ctid = ANY (ARRAY (
+             SELECT c.ctid FROM cancel_marks c
+             WHERE c.marked_at < $1 AND NOT EXISTS (SELECT FROM waiting w WHERE w.cancel_key = c.key) LIMIT $2))",
     ),
 ];
 

@@ -1,7 +1,7 @@
 //! What a batch's notices ask of the store: within its transaction, set by set.
 
 use super::decide::Wanted;
-use super::facts::{Facts, Person, Place, RuleNow};
+use super::facts::{Configured, Facts, Person, Place, RuleNow};
 use super::hour::{Hour, MINUTES};
 use super::keys;
 use super::ledger::Ledger;
@@ -34,8 +34,8 @@ WHERE p.stream_id = ANY($3)";
 pub const RULES: &str = "
 SELECT rule_id, workspace_id, enabled, channels, delay_s, cooldown_s, hourly_cap FROM rules WHERE rule_id = ANY($1)";
 
-/// Workspaces with the destinations of their channels. In-app needs nothing to be configured; push does as soon as anybody has a
-/// device.
+/// Workspaces with the destinations of their channels, as far as the store knows them: what the settings do not let out is dropped
+/// of them ([`Configured`]). In-app needs nothing to be configured; push does as soon as anybody has a device.
 pub const PLACES: &str = "
 SELECT w.workspace_id, w.verified_email_only,
        (SELECT d.destination_no FROM mail_transports m JOIN destinations d ON d.channel = 'email' AND d.ref = m.transport_id
@@ -48,11 +48,15 @@ FROM (SELECT * FROM workspaces WHERE workspace_id = ANY($1) ORDER BY workspace_i
 /// Marks by key.
 pub const MARKS: &str = "SELECT key, firing_pos FROM cancel_marks WHERE key = ANY($1)";
 
-/// Reads what gates 0 to 5 ask.
+/// Reads what gates 0 to 5 ask, where the settings let out what is `configured`.
 ///
 /// # Errors
 /// The store's.
-pub async fn facts(session: &Session, notices: &[&Notice]) -> Result<Facts, Error> {
+pub async fn facts(
+    session: &Session,
+    notices: &[&Notice],
+    configured: Configured,
+) -> Result<Facts, Error> {
     let mut asked = Asked::default();
     for notice in notices {
         asked.add(notice);
@@ -71,7 +75,11 @@ pub async fn facts(session: &Session, notices: &[&Notice]) -> Result<Facts, Erro
         session.query(PLACES, &places),
         session.query(MARKS, &marks),
     )?;
-    Ok(gather(&people, &said, &rules, &places, &marks))
+    let mut facts = gather(&people, &said, &rules, &places, &marks);
+    for place in facts.places.values_mut() {
+        *place = std::mem::take(place).only(configured);
+    }
+    Ok(facts)
 }
 
 /// Facts of rows of [`PEOPLE`], [`SAID`], [`RULES`], [`PLACES`] and [`MARKS`].

@@ -46,6 +46,13 @@ pub fn mode(
     if called_off { Mode::Off } else { nearest.mode }
 }
 
+/// Whether they are a subscriber of a trigger: something that they said of it by name, on any channel and of any scope, is not off.
+#[must_use]
+pub fn subscribes(said: &[Said], trigger: &str) -> bool {
+    said.iter()
+        .any(|s| *s.stream == *trigger && s.mode != Mode::Off)
+}
+
 /// Whether all that `b` is said of, `a` is said of.
 fn contains(a: &Said, b: &Said) -> bool {
     (a.stream.is_empty() || a.stream == b.stream) && (a.scope.is_empty() || a.scope == b.scope)

@@ -8,6 +8,7 @@ use millrace::postgres::copy::Rows;
 use millrace::postgres::pool::Database;
 use millrace::postgres::types::Tz;
 use millrace::recipients::actor::Recipients;
+use millrace::recipients::facts::Configured;
 use millrace::recipients::{hour, load, store};
 use millrace::runtime::clock::{Clock, SharedClock, SystemClock};
 use millrace::runtime::connector::connector;
@@ -136,7 +137,7 @@ impl Scene {
         let clock: SharedClock = Arc::new(SystemClock);
         let topics: Arc<[TopicRef]> = vec![self.topic.clone()].into();
         let launched = Core::launch(
-            Recipients::new(),
+            Recipients::new(Configured::ALL),
             Arc::clone(&self.connect),
             clock,
             topics,

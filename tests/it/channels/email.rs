@@ -284,7 +284,7 @@ async fn a_transport_that_is_off_or_shut_pauses_and_a_wrong_password_too() {
         .await;
     assert_eq!(
         (answer.verdict, &*answer.code),
-        (Verdict::PauseDestination, "unconfigured")
+        (Verdict::PauseDestination, "no_public_url")
     );
     let sealed = seals()
         .seal(&test_purpose(TRANSPORT), b"you@example.com")

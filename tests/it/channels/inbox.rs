@@ -4,6 +4,7 @@ use super::*;
 use millrace::delivery::channel::Verdict;
 use millrace::delivery::inapp::InappChannel;
 use millrace::delivery::inapp::settings::Inapp;
+use millrace::postgres::types::Tz;
 
 fn inbox(ground: &Ground) -> InappChannel {
     InappChannel::new(&Inapp::default(), ground.clock.clone(), ground.connect())
@@ -122,7 +123,7 @@ async fn what_was_called_off_is_told_nobody() {
              VALUES ($1, $2, $3, 'inapp', $4, '{}', $1, $5, $6)",
             &[
                 &message.id,
-                &millrace::postgres::types::Tz(START),
+                &Tz(START),
                 &ground.workspace,
                 &to.no,
                 &own,
@@ -149,4 +150,58 @@ async fn what_was_called_off_is_told_nobody() {
             .await,
         0
     );
+}
+
+/// A message of a paused destination waits for longer than any mark is kept: what calls it off waits with it.
+#[actix::test]
+async fn a_mark_outlives_what_waits_under_its_key() {
+    let ground = Ground::new().await;
+    let to = ground.destination("inapp").await;
+    let message = ground.message(&news("dora"));
+    let (key, other, later) = (
+        Uuid::from_u128(77),
+        Uuid::from_u128(78),
+        Uuid::from_u128(3 << 64),
+    );
+    let client = ground.session.client();
+    let day = START.0.div_euclid(86_400_000_000);
+    millrace::runtime::days::make(&ground.session, &["outbox"], &[day])
+        .await
+        .unwrap();
+    let at = Tz(START);
+    client
+        .execute(
+            "INSERT INTO outbox (outbox_id, created_at, workspace_id, channel, destination_no, payload, cause, firing_pos, cancel_key)
+             VALUES ($1, $2, $3, 'inapp', $4, '{}', $1, $1, $5)",
+            &[&message.id, &at, &ground.workspace, &to.no, &key],
+        )
+        .await
+        .unwrap();
+    client
+        .execute(
+            "INSERT INTO outbox_due (outbox_id, created_at, destination_no, due_at) VALUES ($1, $2, $3, $2)",
+            &[&message.id, &at, &to.no],
+        )
+        .await
+        .unwrap();
+    for key in [key, other] {
+        client
+            .execute(
+                "INSERT INTO cancel_marks VALUES ($1, $2, $3)",
+                &[&key, &later, &at],
+            )
+            .await
+            .unwrap();
+    }
+    let long_after = START.plus_secs(60 * 86_400);
+    let forget = async || {
+        millrace::recipients::forget::once(client, long_after)
+            .await
+            .unwrap()
+    };
+    assert_eq!(forget().await, 1, "nothing waits under the other");
+    assert_eq!(ground.count("SELECT count(*) FROM cancel_marks").await, 1);
+    assert_eq!(forget().await, 0);
+    ground.sql("DELETE FROM outbox_due").await;
+    assert_eq!(forget().await, 1);
 }

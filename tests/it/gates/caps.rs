@@ -2,6 +2,7 @@
 
 use super::world::{Actor, T0, World};
 use millrace::recipients::actor::Recipients;
+use millrace::recipients::facts::Configured;
 use millrace_topics::partitioner::partition;
 
 /// Two partitions decide at the same time what one rule may tell; together they stay within its cap, and a later hour begins anew.
@@ -16,7 +17,14 @@ async fn partitions_share_one_hour() {
     w.rule("other", "g.page.new", "staff", &["inapp"], 0, 100)
         .await;
     let notices = w.recipients.topic.clone();
-    let mut second = Actor::launch(w.db.url(), Recipients::new(), &w.clock, &notices, 1).await;
+    let mut second = Actor::launch(
+        w.db.url(),
+        Recipients::new(Configured::ALL),
+        &w.clock,
+        &notices,
+        1,
+    )
+    .await;
     for (round, (hour, cap)) in [(0, 20), (0, 20), (1, 40)].into_iter().enumerate() {
         w.at(T0.plus_secs(hour * 3_720));
         for page in 0..3 {

@@ -4,6 +4,7 @@ use millrace::engagement::actor::Engagement;
 use millrace::modules::{Modules, compile};
 use millrace::postgres::pool::Database;
 use millrace::recipients::actor::Recipients;
+use millrace::recipients::facts::Configured;
 use millrace::runtime::clock::ManualClock;
 use millrace::runtime::connector::connector;
 use millrace::runtime::core::Core;
@@ -164,7 +165,14 @@ impl World {
             .unwrap();
         let engagement = Engagement::new(modules(), notices.no);
         let engagement = Actor::launch(db.url(), engagement, &clock, &triggers, 0).await;
-        let recipients = Actor::launch(db.url(), Recipients::new(), &clock, &notices, 0).await;
+        let recipients = Actor::launch(
+            db.url(),
+            Recipients::new(Configured::ALL),
+            &clock,
+            &notices,
+            0,
+        )
+        .await;
         World {
             db,
             client,
@@ -182,8 +190,14 @@ impl World {
         let (triggers, notices) = (self.engagement.topic.clone(), self.recipients.topic.clone());
         let engagement = Engagement::new(modules(), notices.no);
         self.engagement = Actor::launch(self.db.url(), engagement, &self.clock, &triggers, 0).await;
-        self.recipients =
-            Actor::launch(self.db.url(), Recipients::new(), &self.clock, &notices, 0).await;
+        self.recipients = Actor::launch(
+            self.db.url(),
+            Recipients::new(Configured::ALL),
+            &self.clock,
+            &notices,
+            0,
+        )
+        .await;
     }
 
     /// It is that late.

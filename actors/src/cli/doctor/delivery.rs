@@ -167,6 +167,9 @@ fn advice(place: &Place, code: &str) -> String {
         ("secret_unreadable", _) => {
             "give the key of its secret back (see `secrets`), or enter the secret anew; it then goes on by itself".to_owned()
         }
+        ("no_public_url", _) => {
+            "set `http.public_url` and start the delivery anew: it then goes on by itself".to_owned()
+        }
         (_, "meta") => format!(
             "look at the pixel and its token at the platform, then `POST /v1/pixels/{reference}/credentials` with a token that \
              may write to the dataset: it goes on by itself; or `millrace outbox resume {reference}` once the platform lets it"

@@ -8,6 +8,7 @@ use crate::engagement::actor::Engagement;
 use crate::modules::Modules;
 use crate::postgres::pool::Database;
 use crate::recipients::actor::Recipients;
+use crate::recipients::facts::Configured;
 use crate::runtime::books::Emits;
 use crate::runtime::clock::SharedClock;
 use crate::runtime::connector::connector;
@@ -52,7 +53,9 @@ pub(super) fn of_roles(roles: Roles, settings: &Settings, modules: &Arc<Modules>
         }));
     }
     if roles.recipients && !modules.is_empty() {
-        mounts.push(Mount::new(|_| Ok(Recipients::new)));
+        let (url, push) = (&settings.http.public_url, &settings.delivery.push);
+        let configured = Configured::of(url.as_deref(), &push.origins);
+        mounts.push(Mount::new(move |_| Ok(move || Recipients::new(configured))));
     }
     if roles.directory && !modules.is_empty() {
         mounts.push(Mount::new(|_| Ok(Directory::default)));

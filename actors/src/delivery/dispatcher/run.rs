@@ -353,13 +353,13 @@ async fn clean(shared: Rc<Shared>, connect: Connect) {
     }
 }
 
-/// Lets destinations go on that could not be used as they were set and now can: the key is right again, or a channel is configured.
+/// Lets destinations go on that could not be used as they were set and now can ([`Channel::resumes`]).
 async fn look_at_secrets(shared: &Shared, session: &Session) -> Result<(), tokio_postgres::Error> {
     let rows = session
         .query(
             "SELECT destination_no, workspace_id, channel, ref FROM destinations
-             WHERE channel = $1 AND paused_code IN ('secret_unreadable', 'unconfigured') ORDER BY destination_no LIMIT 1000",
-            &[&shared.channel.name()],
+             WHERE channel = $1 AND paused_code = ANY($2) ORDER BY destination_no LIMIT 1000",
+            &[&shared.channel.name(), &shared.channel.resumes()],
         )
         .await?;
     for row in &rows {

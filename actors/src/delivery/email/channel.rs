@@ -7,7 +7,9 @@ use super::pool::Connections;
 use super::settings::{self, Email, Transport};
 use super::suppression::{self, DeadAddress};
 use crate::delivery::address_guard::AddressGuard;
-use crate::delivery::channel::{Answer, Channel, Leased, Sent, Target, Traits, Unready, Verdict};
+use crate::delivery::channel::{
+    Answer, Channel, Leased, MENDED_BY_LOOKING, Sent, Target, Traits, Unready, Verdict,
+};
 use crate::delivery::destination::Destination;
 use crate::delivery::outbound::ClientError;
 use crate::delivery::recheck::{self, Recheck, Standing};
@@ -20,6 +22,7 @@ use crate::unsubscribe::{self, Key, Subscription};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use futures::future::LocalBoxFuture;
+use millrace_schemas::channel::Channel as Told;
 use millrace_schemas::notification::Notification;
 use millrace_schemas::time::Micros;
 use std::cell::RefCell;
@@ -77,7 +80,7 @@ impl EmailChannel {
             own: Rc::new(Own {
                 settings: settings.clone(),
                 connections: Connections::new(settings, guard)?,
-                recheck: Recheck::new(NAME, connect),
+                recheck: Recheck::new(Told::Email, connect),
                 seals,
                 clock,
                 public_url,
@@ -98,6 +101,10 @@ impl Channel for EmailChannel {
 
     fn waits_for_a_destination(&self) -> bool {
         true
+    }
+
+    fn resumes(&self) -> &'static [&'static str] {
+        resumes(self.own.public_url.as_deref())
     }
 
     fn backoff(&self, attempt: u16) -> Duration {
@@ -133,6 +140,14 @@ impl Channel for EmailChannel {
                 standings: RefCell::default(),
             }) as Rc<dyn Target>)
         })
+    }
+}
+
+/// Codes of pauses that end by themselves. Without `http.public_url`, one for the lack of it would come back at once, for ever.
+const fn resumes(public_url: Option<&str>) -> &'static [&'static str] {
+    match public_url {
+        Some(_) => &["secret_unreadable", "unconfigured", settings::NO_PUBLIC_URL],
+        None => MENDED_BY_LOOKING,
     }
 }
 
@@ -226,7 +241,7 @@ impl EmailTarget {
         }
         if !notice.transactional && self.own.public_url.is_none() {
             let why = "http.public_url is not set: a mail could offer no unsubscription";
-            let answer = Answer::new(Verdict::PauseDestination, settings::UNCONFIGURED);
+            let answer = Answer::new(Verdict::PauseDestination, settings::NO_PUBLIC_URL);
             return Ok(Some(answer.said(why)));
         }
         let asked = self.own.recheck.ask(&[(message, &notice)]).await?;
@@ -334,7 +349,7 @@ impl EmailTarget {
 /// Why a mail may not go: what holds for every channel, and what holds for addresses. Suppression is asked last and ignored by
 /// what its user asked for.
 fn refuse(notice: &Notification, standing: &Standing, wall: Micros) -> Option<Answer> {
-    if let Some(answer) = recheck::refuse(notice, standing, wall) {
+    if let Some(answer) = recheck::refuse(Told::Email, notice, standing, wall) {
         return Some(answer);
     }
     let no = |code: &'static str| Some(Answer::new(Verdict::Suppressed, code));
@@ -357,6 +372,14 @@ fn refuse(notice: &Notification, standing: &Standing, wall: Micros) -> Option<An
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pause_for_the_lack_of_a_public_url_ends_once_there_is_one() {
+        let set = resumes(Some("https://t.example.com"));
+        assert!(set.contains(&settings::NO_PUBLIC_URL));
+        assert!(MENDED_BY_LOOKING.iter().all(|code| set.contains(code)));
+        assert!(!resumes(None).contains(&settings::NO_PUBLIC_URL));
+    }
 
     #[test]
     fn an_address_is_asked_after_its_user_and_transactional_mail_ignores_the_list() {

@@ -127,6 +127,9 @@ pub fn test_purpose(transport_id: &str) -> String {
 
 /// The code of a channel that is not configured, or off: what waits for it waits.
 pub const UNCONFIGURED: &str = "unconfigured";
+/// The code of mail that could offer no unsubscription: `http.public_url` is not set. No look at the store mends it, so that it is
+/// resumed by a process that has the setting, and by a person.
+pub const NO_PUBLIC_URL: &str = "no_public_url";
 
 const LOAD: &str = "
 SELECT enabled, host, port, security, username, password_sealed, sender_name, sender_address, reply_to, brand_name, brand_accent,

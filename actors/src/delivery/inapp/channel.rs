@@ -37,7 +37,7 @@ impl InappChannel {
             },
             target: Rc::new(InappTarget {
                 inboxes: Inboxes::new(connect.clone()),
-                recheck: Recheck::new(NAME, connect),
+                recheck: Recheck::new(millrace_schemas::channel::Channel::Inapp, connect),
                 clock,
             }),
         }

@@ -12,6 +12,7 @@ use crate::delivery::schedule;
 use crate::runtime::clock::SharedClock;
 use crate::runtime::session::{Connect, Session, describe};
 use futures::future::LocalBoxFuture;
+use millrace_schemas::channel::Channel as Told;
 use millrace_schemas::notification::Notification;
 use millrace_schemas::time::Micros;
 use std::cell::RefCell;
@@ -73,7 +74,7 @@ impl PushChannel {
             },
             own: Rc::new(Own {
                 connection: Connection::new(settings, origins, guard, clock)?,
-                recheck: Recheck::new(NAME, connect.clone()),
+                recheck: Recheck::new(Told::Push, connect.clone()),
                 connect,
                 session: RefCell::new(None),
                 ready: RefCell::default(),
@@ -132,13 +133,15 @@ impl Target for PushTarget {
             for (message, asked) in messages.iter().zip(asked) {
                 answers.push(match asked {
                     Err(answer) => Some(answer),
-                    Ok((notice, standing)) => match recheck::refuse(&notice, &standing, wall) {
-                        Some(answer) => Some(answer),
-                        None => {
-                            self.furnish(message, &notice, standing.notification)
-                                .await?
+                    Ok((notice, standing)) => {
+                        match recheck::refuse(Told::Push, &notice, &standing, wall) {
+                            Some(answer) => Some(answer),
+                            None => {
+                                self.furnish(message, &notice, standing.notification)
+                                    .await?
+                            }
                         }
-                    },
+                    }
                 });
             }
             Ok(answers)
