@@ -185,8 +185,18 @@ impl Stand {
             .await
     }
 
-    /// A process of doors: kinds that begin with `m.` are mapped, under the text at `id`.
+    /// Doors whose configuration is never looked at again by itself.
+    async fn doors_at_rest(&self) -> Doors {
+        let (idle, ack_timeout) = (Duration::from_secs(60), Duration::from_secs(30));
+        self.doors_of(idle, ack_timeout, false).await
+    }
+
     async fn doors_with(&self, idle: Duration, ack_timeout: Duration) -> Doors {
+        self.doors_of(idle, ack_timeout, true).await
+    }
+
+    /// A process of doors: kinds that begin with `m.` are mapped, under the text at `id`.
+    async fn doors_of(&self, idle: Duration, ack_timeout: Duration, fresh: bool) -> Doors {
         let log = Arc::new(HeldLog::default());
         let topic = |no, name: &str| TopicRef {
             no,
@@ -199,7 +209,9 @@ impl Stand {
             .refresh(self.database.pool())
             .await
             .expect("configuration");
-        snapshot.keep_fresh(self.database.pool().clone());
+        if fresh {
+            snapshot.keep_fresh(self.database.pool().clone());
+        }
         let http = Http {
             doors: ([127, 0, 0, 1], 0).into(),
             ..Http::default()

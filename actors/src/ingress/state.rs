@@ -5,8 +5,8 @@ use super::compile::Snapshot;
 use super::counts::DoorCounts;
 use super::disk::DiskWatch;
 use super::errors::Refusal;
-use super::feed::FeedSetup;
 use super::feed::live::Feeds;
+use super::feed::{FeedSetup, Looks};
 use super::health::Readiness;
 use super::keys::{HeldKeys, KeyCheck};
 use super::patience::{Elapsed, Patience};
@@ -70,6 +70,8 @@ pub(super) struct Shared {
     pub(super) setup: DoorSetup,
     pub(super) keys: HeldKeys,
     pub(super) feeds: Arc<Feeds>,
+    /// Looks at the store for feed tokens that are not known.
+    pub(super) looks: Looks,
     pub(super) trusted: TrustedProxies,
     /// Where campaigns answer, without the slash at its end; None: what the request names as its host.
     pub(super) public_url: Option<String>,
@@ -86,6 +88,7 @@ impl DoorState {
         let hold = Duration::from_secs(setup.http.configuration_hold_s);
         Ok(DoorState(Arc::new(Shared {
             feeds: Feeds::new(setup.feed.pool.clone()),
+            looks: Looks::default(),
             keys: HeldKeys::new(Arc::clone(&setup.keys), hold),
             trusted: TrustedProxies::parse(&setup.http.trusted_proxies)
                 .map_err(|e| format!("http.trusted_proxies: {e}"))?,

@@ -133,7 +133,7 @@ fn offer(url: &str) -> OfferRow {
 }
 
 /// Two workspaces; campaigns `camp` (of the first), `paused`, `empty`, and `theirs` (of the second); network `nw_1`.
-fn snapshot() -> Snapshot {
+pub(super) fn snapshot() -> Snapshot {
     let offers = [(
         "of_1".to_owned(),
         offer("https://offer.example/?c={click_id}&v={visit_id}&r={ref}&n={campaign_name}&s={sub1}&u={utm_term}&x={theirs}"),
@@ -181,9 +181,9 @@ fn snapshot() -> Snapshot {
 }
 
 /// Doors on a log in memory.
-struct House {
+pub(super) struct House {
     log: Arc<MemoryLog>,
-    state: DoorState,
+    pub(super) state: DoorState,
 }
 
 impl House {
@@ -193,7 +193,7 @@ impl House {
         House::on(held, Arc::default())
     }
 
-    fn on(held: Arc<SnapshotHandle>, disk: Arc<DiskWatch>) -> House {
+    pub(super) fn on(held: Arc<SnapshotHandle>, disk: Arc<DiskWatch>) -> House {
         let log = Arc::new(MemoryLog {
             records: Mutex::default(),
             answer: Mutex::new(Answer::Acknowledge),

@@ -39,11 +39,19 @@ impl Path {
     /// What stands there in `body`; null is nothing.
     #[must_use]
     pub fn get<'a>(&self, body: &'a Value) -> Option<&'a Value> {
+        self.said(body).filter(|v| !v.is_null())
+    }
+
+    /// What `body` says of it, null with it ([`Fields::said`]).
+    fn said<'a>(&self, body: &'a Value) -> Option<&'a Value> {
         let mut at = body;
         for step in &self.0 {
             at = at.as_object()?.get(&**step)?;
+            if at.is_null() {
+                break;
+            }
         }
-        (!at.is_null()).then_some(at)
+        Some(at)
     }
 }
 
@@ -68,13 +76,19 @@ pub fn as_key(value: &Value) -> Option<std::borrow::Cow<'_, str>> {
 
 /// Where values of a body are asked for: the whole body, or what a [`Reader`] kept of it.
 pub trait Fields {
+    /// What the body says of the path: what stands there, or null where that is null, or something that it would stand in is
+    /// (`governor: null` says that `governor.name` is null). `None`: the body does not speak of it.
+    fn said(&self, path: &Path) -> Option<&Value>;
+
     /// What stands at the path; null is nothing.
-    fn field(&self, path: &Path) -> Option<&Value>;
+    fn field(&self, path: &Path) -> Option<&Value> {
+        self.said(path).filter(|v| !v.is_null())
+    }
 }
 
 impl Fields for Value {
-    fn field(&self, path: &Path) -> Option<&Value> {
-        path.get(self)
+    fn said(&self, path: &Path) -> Option<&Value> {
+        path.said(self)
     }
 }
 
@@ -101,6 +115,16 @@ impl Node {
                 *place = None;
             }
             child.forget(values);
+        }
+    }
+
+    /// It is null: so is all that would stand below it.
+    fn is_null(&self, values: &mut Values) {
+        for (_, child) in &self.children {
+            if let Some(place) = child.slot.and_then(|slot| values.get_mut(slot)) {
+                *place = Some(Value::Null);
+            }
+            child.is_null(values);
         }
     }
 }
@@ -159,6 +183,7 @@ impl Reader {
         Walk {
             node: &self.root,
             values: &mut values,
+            within: false,
         }
         .deserialize(&mut de)?;
         de.end()?;
@@ -170,11 +195,14 @@ impl Reader {
 }
 
 impl Fields for Seen<'_> {
-    fn field(&self, path: &Path) -> Option<&Value> {
+    fn said(&self, path: &Path) -> Option<&Value> {
         let mut node = &self.reader.root;
         let mut within: Option<&Value> = None;
         for step in path.steps() {
             if let Some(value) = within {
+                if value.is_null() {
+                    break;
+                }
                 within = Some(value.as_object()?.get(step)?);
                 continue;
             }
@@ -192,13 +220,15 @@ impl Fields for Seen<'_> {
                 return None;
             }
         }
-        within.filter(|v| !v.is_null())
+        within
     }
 }
 
 struct Walk<'a> {
     node: &'a Node,
     values: &'a mut Values,
+    /// Whether it is a member of the body, not the body itself: a body that is null has no fields, null ones neither.
+    within: bool,
 }
 
 impl<'de> DeserializeSeed<'de> for Walk<'_> {
@@ -259,6 +289,7 @@ impl<'de> Visitor<'de> for Walk<'_> {
                     map.next_value_seed(Walk {
                         node,
                         values: &mut *self.values,
+                        within: true,
                     })?;
                 }
                 None => {
@@ -295,6 +326,9 @@ impl<'de> Visitor<'de> for Walk<'_> {
     }
 
     fn visit_unit<E>(self) -> Result<(), E> {
+        if self.within {
+            self.node.is_null(self.values);
+        }
         Ok(())
     }
 }

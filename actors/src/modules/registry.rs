@@ -20,7 +20,8 @@ impl Modules {
     /// Puts modules together. `files` says how each is called in faults.
     ///
     /// # Errors
-    /// An id that two of them claim, naming its holder.
+    /// An id that two of them claim, naming its holder; so a kind of frame: a frame does not say of which module its shard is, so
+    /// that a kind of two modules would be read by both.
     pub fn assemble(modules: Vec<(String, Module)>) -> Result<Modules, Vec<Fault>> {
         let mut faults = Vec::new();
         // By space: who holds an id.
@@ -148,6 +149,13 @@ fn ids_of(module: &Module) -> Vec<(&'static str, &'static str, String)> {
             .triggers
             .iter()
             .map(|t| ("event", "trigger", t.id.to_string())),
+    );
+    let mut kinds: Vec<&str> = module.kinds.keys().map(|kind| &**kind).collect();
+    kinds.sort_unstable();
+    ids.extend(
+        kinds
+            .into_iter()
+            .map(|kind| ("kind", "frame", kind.to_owned())),
     );
     ids.extend(
         module

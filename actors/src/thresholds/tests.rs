@@ -254,7 +254,7 @@ fn body() -> impl Strategy<Value = (&'static str, &'static str, Value)> {
     let base = prop::sample::select(vec!["b1", "b2"]);
     let clan = || prop::sample::select(vec!["c1", "c2"]);
     prop_oneof![
-        6 => (base, who(), prop::option::of(0i64..6)).prop_map(|(id, holder, level)| {
+        6 => (base, prop::option::weighted(0.8, who()), prop::option::of(0i64..6)).prop_map(|(id, holder, level)| {
             ("base", id, json!({"id": id, "holder": holder, "level": level}))
         }),
         4 => (clan(), prop::collection::btree_set(who(), 0..4)).prop_map(|(clan, who)| {

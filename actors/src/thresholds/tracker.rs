@@ -1,8 +1,10 @@
 //! Trackers at work: (what was remembered, what the frame says) → (what to remember, whether it fires). Pure.
 //!
 //! None but `always`, and `transition` with a frame's own word of what was before, fires on first sight: the first frame after a
-//! mapping came into being says how things are, not that they changed. A value that a frame does not speak of, or says is null,
-//! leaves the memory as it is.
+//! mapping came into being says how things are, not that they changed. A value that a frame does not speak of leaves the memory
+//! as it is, and so does one that it says is null, with one exception: where values are compared (`transition`, `changed`,
+//! `top_changed`) and nothing was remembered, null is first sight as any value is, so that what comes behind it is a change. To an
+//! `edge` or a `crossing` null is no boolean and no number.
 
 use super::slice::Memory;
 use crate::modules::condition::same;
@@ -13,6 +15,9 @@ use serde_json::Value;
 
 /// Longest memory that is kept as it is, in bytes; of a longer one a digest is.
 const MAX_MEMORY: usize = 96;
+
+/// The memory of a value that was null when it was first seen: its canonical text, which no other value has.
+const NULL: &str = "null";
 
 /// What came of a frame.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -28,6 +33,17 @@ impl Step {
         Step {
             memory: (before != Some(&*memory)).then_some(memory),
             fires,
+        }
+    }
+
+    /// What a frame without the value leaves: one that says it is null is remembered where nothing was before.
+    fn without(path: &Path, before: Option<&str>, fields: &impl Fields) -> Step {
+        match (before, fields.said(path)) {
+            (None, Some(Value::Null)) => Step {
+                memory: Some(NULL.into()),
+                fires: false,
+            },
+            _ => Step::default(),
         }
     }
 }
@@ -61,7 +77,7 @@ pub fn step(tracker: &Tracker, before: Option<&str>, fields: &impl Fields) -> St
         } => transition((value, set.as_slice(), previous.as_ref()), before, fields),
         Tracker::Changed { value } => {
             let Some(now) = fields.field(value).map(canonical) else {
-                return Step::default();
+                return Step::without(value, before, fields);
             };
             let fires = before.is_some_and(|was| *was != *now);
             Step::remember(before, now, fires)
@@ -89,13 +105,13 @@ pub fn step(tracker: &Tracker, before: Option<&str>, fields: &impl Fields) -> St
             identity,
         } => {
             let Some(Value::Array(entries)) = fields.field(value) else {
-                return Step::default();
+                return Step::without(value, before, fields);
             };
             let first: Vec<Memory> = entries
                 .iter()
                 .take(*top)
                 .map(|entry| match identity {
-                    Some(path) => path.get(entry).map_or_else(|| "null".into(), canonical),
+                    Some(path) => path.get(entry).map_or_else(|| NULL.into(), canonical),
                     None => canonical(entry),
                 })
                 .collect();
@@ -113,7 +129,10 @@ fn transition(
     fields: &impl Fields,
 ) -> Step {
     let Some(now) = fields.field(value) else {
-        return Step::default();
+        return match previous {
+            Some(_) => Step::default(),
+            None => Step::without(value, before, fields),
+        };
     };
     let is_in = set.iter().any(|one| same(one, now));
     let Some(previous) = previous else {

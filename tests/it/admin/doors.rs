@@ -57,7 +57,7 @@ async fn no_door_reaches_another_workspace() {
     // Both have a shard of one name, each with its token.
     let mut tokens = Vec::new();
     for caller in [&alpha, &beta] {
-        let shard = json!({"id": "same", "name": "S", "module": "uo", "protocol": 5});
+        let shard = json!({"id": "same", "name": "S", "module": "survival", "protocol": 5});
         caller.post("/v1/shards", shard).await.expect(201);
         let token = json!({"shard": "same", "name": "T"});
         let made = caller.post("/v1/feed-tokens", token).await.expect(201);

@@ -36,7 +36,7 @@ pub async fn set_up(c: &Caller, campaign: &str) -> (String, String, String) {
     let shard = format!("shard-{campaign}");
     c.post(
         "/v1/shards",
-        json!({"id": shard, "name": "Shard", "module": "uo", "protocol": 5}),
+        json!({"id": shard, "name": "Shard", "module": "survival", "protocol": 5}),
     )
     .await
     .expect(201);
@@ -355,4 +355,29 @@ async fn with_the_store_away_it_says_so() {
     assert_eq!(reply.header("retry-after"), "1");
     reply.refused(503, "unavailable");
     drop(handle.stop(false));
+}
+
+#[actix_rt::test]
+async fn a_shard_is_of_an_enabled_module() {
+    let api = Api::start().await;
+    let (_, c) = api.tenant("alpha").await;
+    let shard =
+        |module: &str| json!({"id": "north", "name": "North", "module": module, "protocol": 1});
+    let unknown = |said: Value| {
+        let error = &said["errors"][0];
+        assert_eq!(
+            (&error["code"], &error["path"]),
+            (&json!("unknown_module"), &json!("/module")),
+            "{said:#}"
+        );
+    };
+    // One that is shipped and not enabled, one that nobody knows, and core, of which no shard is.
+    for module in ["uo", "chess", "core"] {
+        unknown(
+            c.post("/v1/shards", shard(module))
+                .await
+                .refused(400, "invalid"),
+        );
+    }
+    c.post("/v1/shards", shard("survival")).await.expect(201);
 }

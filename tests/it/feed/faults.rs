@@ -206,3 +206,57 @@ async fn lines_are_answered_by_lines() {
     assert!(text.contains("\"seq\":2500"), "{text}");
     doors.close().await;
 }
+
+/// It cannot be read whole: it is answered all the same, and its turn is over, so that it is not sent again for ever.
+#[actix_web::test]
+async fn a_message_too_long_to_be_read_ends_the_feed_and_the_next_goes_on_behind_it() {
+    let stand = Stand::new().await;
+    let doors = stand.doors().await;
+    let mut sidecar = doors.connect("atlantic", &stand.tokens[0]).await;
+    sidecar.hello("b1", 0).await;
+    sidecar.frames(1, 2).await;
+    let body = json!({"id": "t3", "x": "x".repeat(4 << 20)});
+    let big = json!({"seq": 3, "kind": "m.thing", "body": body});
+    sidecar.say(&big).await;
+    let (seq, code, said) = sidecar.refused().await;
+    assert_eq!((seq, &*code), (3, "frame_too_large"), "{said}");
+    let ended = sidecar.ended().await;
+    assert_eq!(ended, ("bye".into(), "message_too_large".into(), 3, 1009));
+    // It says what it knew before, and is told to go on behind it.
+    let mut next = doors.connect("atlantic", &stand.tokens[0]).await;
+    assert_eq!(next.hello("b1", 0).await, 3);
+    next.frames(4, 4).await;
+    next.acknowledged(4).await;
+    let sequences: Vec<u64> = doors.log.sequences().into_iter().map(|(_, s)| s).collect();
+    assert_eq!(sequences, [1, 2, 4]);
+    doors.close().await;
+}
+
+/// Doors hold tokens for a while; one that they do not know is looked for in the store.
+#[actix_web::test]
+async fn a_token_made_a_moment_ago_opens_its_shard() {
+    let stand = Stand::new().await;
+    let doors = stand.doors_at_rest().await;
+    let url = doors.url("atlantic");
+    let token = ApiKey::generate_as("ft_").unwrap();
+    let client = stand.database.client().await;
+    client
+        .execute(
+            "INSERT INTO shard_tokens (token_id, workspace_id, shard_id, name, secret_digest, created_by)
+             VALUES ($1, 1, 'atlantic', 'new', $2, 'test')",
+            &[&token.id(), &token.digest().as_slice()],
+        )
+        .await
+        .unwrap();
+    // What has not even the form of a token is not worth a look.
+    assert_eq!(Sidecar::connect(&url, "nonsense").await.err(), Some(401));
+    let mut sidecar = doors.connect("atlantic", &token.reveal()).await;
+    sidecar.hello("b1", 0).await;
+    // One that the store does not know either stays refused, whether it was looked for or not.
+    let stranger = ApiKey::generate_as("ft_").unwrap();
+    for _ in 0..2 {
+        let refused = Sidecar::connect(&url, &stranger.reveal()).await;
+        assert_eq!(refused.err(), Some(401));
+    }
+    doors.close().await;
+}

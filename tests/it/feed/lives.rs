@@ -1,10 +1,13 @@
 //! A feed from hello to goodbye, and what comes after: acknowledgement, replay, a second feed, a shutdown.
 
 use super::{Sidecar, Stand, frame};
+use futures::StreamExt;
 use millrace_tests::deployment::PATIENCE;
 use millrace_tests::process::eventually;
 use serde_json::json;
 use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio_tungstenite::tungstenite::Message;
 
 fn ascending(boot: &str, to: u64) -> Vec<(String, u64)> {
     (1..=to).map(|s| (boot.to_owned(), s)).collect()
@@ -269,5 +272,45 @@ async fn a_shutdown_awaits_the_log_and_says_goodbye() {
         .await
         .unwrap();
     assert_eq!((row.get::<_, i64>(0), row.get::<_, bool>(1)), (20, false));
+    doors.close().await;
+}
+
+/// How the time between goes is the engine's own test, whose time passes by itself.
+#[actix_web::test]
+async fn a_silent_socket_is_asked_and_a_silent_request_is_ended() {
+    let stand = Stand::new().await;
+    let doors = stand
+        .doors_with(Duration::from_millis(900), Duration::from_secs(30))
+        .await;
+    // Whatever is slow here: the door asks before it ends anything.
+    let mut quiet = doors.connect("atlantic", &stand.tokens[0]).await;
+    quiet.hello("b1", 0).await;
+    let asked = tokio::time::timeout(PATIENCE, quiet.0.next())
+        .await
+        .unwrap();
+    assert!(matches!(asked, Some(Ok(Message::Ping(_)))), "{asked:?}");
+    drop(quiet);
+
+    // The hello in one piece with its request, so that nothing comes behind the end; the body never ends.
+    let address = doors.base.trim_start_matches("ws://").to_owned();
+    let mut silent = tokio::net::TcpStream::connect(&address).await.unwrap();
+    let hello = "{\"type\":\"hello\",\"protocol\":5,\"boot\":\"c1\"}\n";
+    let request = format!(
+        "POST /feed/pacific HTTP/1.1\r\nhost: {address}\r\nauthorization: Bearer {}\r\ntransfer-encoding: chunked\r\n\r\n{:x}\r\n{hello}\r\n",
+        stand.tokens[1],
+        hello.len()
+    );
+    silent.write_all(request.as_bytes()).await.unwrap();
+    let mut said = String::new();
+    while !said.contains(r#""code":"idle""#) {
+        let mut bytes = [0; 4_096];
+        let read = tokio::time::timeout(PATIENCE, silent.read(&mut bytes))
+            .await
+            .unwrap()
+            .unwrap();
+        assert!(read > 0, "it closed without a goodbye: {said}");
+        said.push_str(&String::from_utf8_lossy(&bytes[..read]));
+    }
+    assert!(said.contains(r#""type":"bye""#), "{said}");
     doors.close().await;
 }

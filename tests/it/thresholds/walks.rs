@@ -226,6 +226,48 @@ async fn one_frame_elects_and_appoints() {
     );
 }
 
+/// A town without a governor, and no election: both are said to be null.
+#[tokio::test]
+async fn a_town_first_seen_without_a_governor_elects_its_first() {
+    let mut w = World::new().await;
+    w.link("atlantic", "ann", "u1").await;
+    let town = |phase: Value, governor: Value| json!({"city": "Minoc", "name": "Minoc", "electionPhase": phase, "governor": governor});
+    let ann = || json!({"serial": "0xann", "name": "Ann", "acct": "ann"});
+    // Twice, and then without a word of either.
+    let silent = json!({"city": "Minoc", "name": "Minoc"});
+    for body in [
+        silent.clone(),
+        town(Value::Null, Value::Null),
+        town(Value::Null, Value::Null),
+        silent,
+    ] {
+        assert!(w.on("atlantic", "city.update", body).await.is_empty());
+    }
+    // What was null is remembered by the store, not by its owner alone.
+    w.another_owner().await;
+    let opened = w
+        .on(
+            "atlantic",
+            "city.update",
+            town(json!("Voting"), Value::Null),
+        )
+        .await;
+    assert_eq!(names(&opened), ["election.opened"]);
+    let fired = w
+        .on("atlantic", "city.update", town(json!("none"), ann()))
+        .await;
+    let mut triggers = names(&fired);
+    triggers.sort_unstable();
+    assert_eq!(triggers, ["governor.appointed", "governor.elected"]);
+    let appointed = fired.iter().find(|f| f.trigger.ends_with("appointed"));
+    assert_eq!(appointed.unwrap().owner.as_deref(), Some("u1"));
+    // The seat is empty for a while, and the same governor takes it again: nothing changed.
+    for governor in [Value::Null, ann()] {
+        let body = town(json!("none"), governor);
+        assert!(w.on("atlantic", "city.update", body).await.is_empty());
+    }
+}
+
 #[tokio::test]
 async fn a_server_restarted_three_times_fires_each_time_about_one_subject() {
     let mut w = World::new().await;

@@ -46,7 +46,7 @@ pub struct Fields {
     /// Its name.
     #[schemars(length(min = 1, max = 100), extend("x-class" = "open"))]
     pub name: String,
-    /// The module whose frames it sends. Frames of a module that is not enabled are counted and kept for nothing.
+    /// The module whose frames it sends; it must be enabled when it is chosen. Frames of a module that is not enabled any more are counted and kept for nothing.
     #[schemars(
         regex(pattern = r"^[a-z][a-z0-9_-]{0,39}$"),
         extend("x-class" = "open")
@@ -147,6 +147,12 @@ impl Entity for Shards {
         faults: &mut Faults,
     ) -> Result<(), Problem> {
         check_name("/name", &fields.name, faults);
+        // A module that was enabled when it was chosen may stay.
+        if before.is_none_or(|b| b.module != fields.module)
+            && call.state.modules.get(&fields.module).is_none()
+        {
+            faults.add("/module", "unknown_module", "no enabled module has this id");
+        }
         if before.is_none() && !is_shard_id(id) {
             faults.add("/id", "malformed", "a-z, 0-9, `.`, `_` and `-`, at most 63");
         }

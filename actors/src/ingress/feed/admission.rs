@@ -1,5 +1,6 @@
-//! Whose feed a bearer opens. Tokens are part of the configuration that doors hold: nothing is asked of the store, and a
-//! revoked one ends its feed within the second.
+//! Whose feed a bearer opens. Tokens are part of the configuration that doors hold: nothing is asked of the store here, and a
+//! revoked one ends its feed within the second. For one that is not known the door looks for newer configuration, once a second
+//! at most ([`super`]).
 
 use crate::api::keys::ApiKey;
 use crate::ingress::compile::Snapshot;
@@ -80,6 +81,25 @@ impl Admitted {
     }
 }
 
+/// The token that a request brings, if it has the form of one.
+fn given(request: &HttpRequest) -> Option<ApiKey> {
+    let (scheme, token) = request
+        .headers()
+        .get(AUTHORIZATION)?
+        .to_str()
+        .ok()?
+        .split_once(' ')?;
+    if !scheme.eq_ignore_ascii_case("bearer") {
+        return None;
+    }
+    ApiKey::parse_as(TOKEN_PREFIX, token.trim())
+}
+
+/// Whether a request brings what has the form of a token, so that the store may know it.
+pub(super) fn may_be_token(request: &HttpRequest) -> bool {
+    given(request).is_some()
+}
+
 /// Lets a request to a shard's feed in.
 pub(super) fn admit(
     snapshot: &Snapshot,
@@ -87,15 +107,7 @@ pub(super) fn admit(
     shard: &str,
     now: Micros,
 ) -> Result<Admitted, Refusal> {
-    let bearer = request
-        .headers()
-        .get(AUTHORIZATION)
-        .and_then(|v| v.to_str().ok())
-        .and_then(|v| v.split_once(' '))
-        .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
-        .map(|(_, token)| token.trim())
-        .ok_or_else(unauthenticated)?;
-    let given = ApiKey::parse_as(TOKEN_PREFIX, bearer).ok_or_else(unauthenticated)?;
+    let given = given(request).ok_or_else(unauthenticated)?;
     let digest = given.digest();
     // A token that is not there is compared as well, so that both take the same time.
     let nobody = FeedToken {

@@ -34,9 +34,14 @@ use actix_web::{HttpRequest, HttpResponse};
 use admission::Admitted;
 use millrace_topics::contract::TopicRef;
 use std::rc::Rc;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
+
+/// How often the store may be asked for tokens that are not known: those of strangers must not make work for it.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How long it may take.
+const LOOK_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// What the feed needs beside what all doors need.
 #[derive(Clone)]
@@ -66,7 +71,7 @@ impl FeedSetup {
 
 /// `GET`: becomes a WebSocket.
 pub(super) async fn get(door: Rc<Door>, request: HttpRequest, payload: Payload) -> HttpResponse {
-    let upgraded = let_in(&door, &request).and_then(|admitted| {
+    let upgraded = let_in(&door, &request).await.and_then(|admitted| {
         if !request.headers().contains_key(UPGRADE) {
             return Err(Refusal::new(
                 StatusCode::UPGRADE_REQUIRED,
@@ -86,7 +91,7 @@ pub(super) async fn get(door: Rc<Door>, request: HttpRequest, payload: Payload) 
 
 /// `POST`: NDJSON in, NDJSON out.
 pub(super) async fn post(door: Rc<Door>, request: HttpRequest, payload: Payload) -> HttpResponse {
-    let streamed = let_in(&door, &request).and_then(|admitted| {
+    let streamed = let_in(&door, &request).await.and_then(|admitted| {
         if request
             .headers()
             .get(CONTENT_ENCODING)
@@ -128,7 +133,7 @@ fn answered(door: &Door, answer: Result<HttpResponse, Refusal>) -> HttpResponse 
     response
 }
 
-fn let_in(door: &Door, request: &HttpRequest) -> Result<Admitted, Refusal> {
+async fn let_in(door: &Door, request: &HttpRequest) -> Result<Admitted, Refusal> {
     if door.shared.setup.feed.frames.is_none() {
         return Err(Refusal::new(
             StatusCode::NOT_FOUND,
@@ -143,8 +148,74 @@ fn let_in(door: &Door, request: &HttpRequest) -> Result<Admitted, Refusal> {
             "the door closes; connect again",
         ));
     }
+    let admitted = by_what_is_held(door, request);
+    // A token, or its new secret, may be younger than what the door holds.
+    if matches!(&admitted, Err(refusal) if refusal.status == StatusCode::UNAUTHORIZED)
+        && admission::may_be_token(request)
+        && look_again(door).await
+    {
+        return by_what_is_held(door, request);
+    }
+    admitted
+}
+
+/// Whom the configuration that is held lets in.
+fn by_what_is_held(door: &Door, request: &HttpRequest) -> Result<Admitted, Refusal> {
     let open = door.open()?;
     let snapshot = open.as_ref().ok_or_else(Refusal::configuration_stale)?;
     let shard = request.match_info().get("shard").unwrap_or_default();
     admission::admit(snapshot, request, shard, door.now())
+}
+
+/// Asks the store for newer configuration than what is held, once a second at most; whether it answered.
+async fn look_again(door: &Door) -> bool {
+    let setup = &door.shared.setup;
+    let Some(pool) = setup.feed.pool.clone() else {
+        return false;
+    };
+    if !door.shared.looks.take(Instant::now()) {
+        return false;
+    }
+    let snapshot = Arc::clone(&setup.snapshot);
+    // Apart: a sidecar that hangs up must not leave a question half asked on a connection of the pool.
+    let asked = actix_rt::spawn(async move { snapshot.refresh(&pool).await });
+    match tokio::time::timeout(LOOK_TIMEOUT, asked).await {
+        // Nothing newer was found by this look: another may have found it a moment ago.
+        Ok(Ok(Ok(_))) => true,
+        Ok(Ok(Err(error))) => {
+            tracing::debug!(%error, "a token that is not known could not be looked up");
+            false
+        }
+        Ok(Err(_)) | Err(_) => false,
+    }
+}
+
+/// Lets one look at the store through in each [`LOOK_EVERY`], whoever asks.
+#[derive(Debug, Default)]
+pub(super) struct Looks(Mutex<Option<Instant>>);
+
+impl Looks {
+    /// Whether there may be one now; it is then the one.
+    pub fn take(&self, now: Instant) -> bool {
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if last.is_some_and(|at| now.saturating_duration_since(at) < LOOK_EVERY) {
+            return false;
+        }
+        *last = Some(now);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_store_is_asked_once_a_second() {
+        let looks = Looks::default();
+        let start = Instant::now();
+        let asked = [0, 1, 999, 1_000, 1_001, 1_999, 5_000]
+            .map(|ms| looks.take(start + Duration::from_millis(ms)));
+        assert_eq!(asked, [true, false, false, true, false, false, true]);
+    }
 }

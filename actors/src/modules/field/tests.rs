@@ -67,6 +67,39 @@ fn what_is_no_json_is_an_error_and_what_is_no_object_has_no_fields() {
     assert_eq!(twice.field(&path("a.b")), None);
 }
 
+#[test]
+fn what_is_null_is_spoken_of_and_what_is_absent_is_not() {
+    let null = Some(Value::Null);
+    for (body, want) in [
+        (json!({"a": {"b": 1}}), Some(json!(1))),
+        (json!({"a": {"b": null}}), null.clone()),
+        // What it would stand in is null.
+        (json!({"a": null}), null),
+        (json!({"a": {}}), None),
+        (json!({"a": 7}), None),
+        (json!({}), None),
+        (Value::Null, None),
+    ] {
+        for paths in [&["a.b"][..], &["a", "a.b"]] {
+            let reader = Reader::new(paths.iter().map(|p| path(p)));
+            let text = body.to_string();
+            let seen = reader.read(&text).unwrap();
+            assert_eq!(seen.said(&path("a.b")).cloned(), want, "{paths:?} {text}");
+            assert_eq!(body.said(&path("a.b")).cloned(), want, "{text}");
+            assert_eq!(seen.field(&path("a.b")), path("a.b").get(&body), "{text}");
+        }
+    }
+    // Of a name that stands twice the last counts.
+    let reader = Reader::new([path("a.b")]);
+    for (text, want) in [
+        (r#"{"a":null,"a":{"c":1}}"#, None),
+        (r#"{"a":{"b":1},"a":null}"#, Some(&Value::Null)),
+    ] {
+        let seen = reader.read(text).unwrap();
+        assert_eq!(seen.said(&path("a.b")), want, "{text}");
+    }
+}
+
 fn body() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(Value::Null),
@@ -95,6 +128,7 @@ proptest! {
         let seen = reader.read(&text).unwrap();
         for p in &paths {
             prop_assert_eq!(seen.field(p), p.get(&body), "{} in {}", p, text);
+            prop_assert_eq!(seen.said(p), body.said(p), "{} in {}", p, text);
         }
     }
 }

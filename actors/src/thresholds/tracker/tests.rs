@@ -57,6 +57,18 @@ fn last(said: &[Option<Value>], at: usize) -> Option<&Value> {
     said[..at].iter().rev().find_map(|v| spoken(v.as_ref()))
 }
 
+/// The same, or null where that alone was said.
+fn known(said: &[Option<Value>], at: usize) -> Option<&Value> {
+    last(said, at).or_else(|| said[..at].iter().flatten().next())
+}
+
+/// A value that a frame says, says is null, or does not speak of.
+fn maybe<T: std::fmt::Debug + Clone>(
+    value: impl Strategy<Value = T>,
+) -> impl Strategy<Value = Option<Option<T>>> {
+    prop::option::of(prop::option::of(value))
+}
+
 fn late() -> Vec<Value> {
     vec![json!("late"), json!("last")]
 }
@@ -71,7 +83,7 @@ proptest! {
     fn a_transition_is_a_change_into_the_set(said in prop::collection::vec(words(), 0..12)) {
         let tracker = Tracker::Transition { value: path("value"), set: late(), previous: None };
         for (at, fires) in fired(&tracker, &said).into_iter().enumerate() {
-            let want = match (spoken(said[at].as_ref()), last(&said, at)) {
+            let want = match (spoken(said[at].as_ref()), known(&said, at)) {
                 (Some(now), Some(before)) => now != before && late().contains(now),
                 _ => false,
             };
@@ -93,7 +105,7 @@ proptest! {
     fn changed_is_another_value_than_the_last(said in prop::collection::vec(words(), 0..12)) {
         let tracker = Tracker::Changed { value: path("value") };
         for (at, fires) in fired(&tracker, &said).into_iter().enumerate() {
-            let want = match (spoken(said[at].as_ref()), last(&said, at)) {
+            let want = match (spoken(said[at].as_ref()), known(&said, at)) {
                 (Some(now), Some(before)) => now != before,
                 _ => false,
             };
@@ -102,11 +114,11 @@ proptest! {
     }
 
     #[test]
-    fn an_edge_is_true_after_false(said in prop::collection::vec(prop::option::of(any::<bool>()), 0..12)) {
-        let values: Vec<Option<Value>> = said.iter().map(|v| v.map(Value::from)).collect();
+    fn an_edge_is_true_after_false(said in prop::collection::vec(maybe(any::<bool>()), 0..12)) {
+        let values: Vec<Option<Value>> = said.iter().map(|v| v.map(|v| json!(v))).collect();
         let tracker = Tracker::Edge { value: path("value") };
         for (at, fires) in fired(&tracker, &values).into_iter().enumerate() {
-            let want = said[at] == Some(true) && last(&values, at) == Some(&json!(false));
+            let want = said[at] == Some(Some(true)) && last(&values, at) == Some(&json!(false));
             prop_assert_eq!(fires, want, "frame {}", at);
         }
     }
@@ -115,7 +127,7 @@ proptest! {
     /// back since it was last over. A frame fires where it is over an armed one, and names the furthest of those it is over.
     #[test]
     fn a_crossing_fires_once_until_it_has_been_back(
-        said in prop::collection::vec(prop::option::of(0i32..14), 0..24),
+        frames in prop::collection::vec(maybe(0i32..14), 0..24),
         rising in any::<bool>(),
         hysteresis in 0u8..3,
         thresholds in prop::collection::btree_set(2i32..12, 1..4),
@@ -128,7 +140,9 @@ proptest! {
             hysteresis: f64::from(hysteresis),
             direction,
         };
-        let values: Vec<Option<Value>> = said.iter().map(|v| v.map(Value::from)).collect();
+        let values: Vec<Option<Value>> = frames.iter().map(|v| v.map(|v| json!(v))).collect();
+        // To a crossing null is nothing.
+        let said: Vec<Option<i32>> = frames.iter().map(|v| v.flatten()).collect();
         let got = fired(&tracker, &values);
         let over = |n: i32, at: i32| if rising { n >= at } else { n <= at };
         let back = |n: i32, at: i32| !over(n, at) && if rising { n <= at - hysteresis } else { n >= at + hysteresis };
@@ -145,21 +159,24 @@ proptest! {
 
     #[test]
     fn the_top_changes_with_its_members_and_their_order(
-        said in prop::collection::vec(prop::option::of(prop::collection::vec(0u8..3, 0..4)), 0..10),
+        said in prop::collection::vec(maybe(prop::collection::vec(0u8..3, 0..4)), 0..10),
     ) {
+        let list = |l: &Vec<u8>| l.iter().map(|n| json!({"id": n, "points": 7})).collect::<Value>();
         let lists: Vec<Option<Value>> = said
             .iter()
-            .map(|l| l.as_ref().map(|l| l.iter().map(|n| json!({"id": n, "points": 7})).collect()))
+            .map(|l| l.as_ref().map(|l| l.as_ref().map_or(Value::Null, list)))
             .collect();
         let tracker = Tracker::TopChanged { value: path("value"), top: 2, identity: Some(path("id")) };
         let tops: Vec<Option<Vec<u8>>> = said
             .iter()
-            .map(|l| l.as_ref().map(|l| l.iter().copied().take(2).collect()))
+            .map(|l| l.as_ref()?.as_ref().map(|l| l.iter().copied().take(2).collect()))
             .collect();
         for (at, fires) in fired(&tracker, &lists).into_iter().enumerate() {
             let before = tops[..at].iter().rev().find_map(Option::as_ref);
             let want = match (&tops[at], before) {
                 (Some(now), Some(before)) => now != before && !now.is_empty(),
+                // It was null at first.
+                (Some(now), None) => said[..at].contains(&Some(None)) && !now.is_empty(),
                 _ => false,
             };
             prop_assert_eq!(fires, want, "frame {}", at);
@@ -229,6 +246,61 @@ fn first_sight_is_how_things_are() {
         previous: Some(path("was")),
     };
     assert_eq!(fired(&tracker, &[Some(json!("last"))]), [true]);
+}
+
+#[test]
+fn null_is_first_sight_and_later_says_nothing() {
+    let changed = Tracker::Changed {
+        value: path("value"),
+    };
+    let null = || Some(Value::Null);
+    let word = |w: &str| Some(json!(w));
+    assert_eq!(
+        fired(&changed, &[None, null(), None, null(), word("ann")]),
+        [false, false, false, false, true]
+    );
+    // A later null leaves the memory as it is.
+    assert_eq!(
+        fired(
+            &changed,
+            &[word("ann"), null(), word("ann"), null(), word("bob")]
+        ),
+        [false, false, false, false, true]
+    );
+    // What it stands in is null.
+    let serial = path("governor.serial");
+    let changed = Tracker::Changed {
+        value: serial.clone(),
+    };
+    let empty = json!({"governor": null});
+    let first = step(&changed, None, &empty);
+    assert_eq!(
+        (first.memory.as_deref(), first.fires),
+        (Some("null"), false)
+    );
+    assert!(
+        step(
+            &changed,
+            Some("null"),
+            &json!({"governor": {"serial": "0x1"}})
+        )
+        .fires
+    );
+    // The text `null` is another value, and a transition by the frame's own word keeps no memory.
+    assert!(
+        step(
+            &changed,
+            Some("null"),
+            &json!({"governor": {"serial": "null"}})
+        )
+        .fires
+    );
+    let own = Tracker::Transition {
+        value: serial,
+        set: late(),
+        previous: Some(path("was")),
+    };
+    assert_eq!(step(&own, None, &empty), Step::default());
 }
 
 #[test]

@@ -171,6 +171,35 @@ fn an_id_has_one_owner() {
     assert!(second(header).is_ok());
 }
 
+/// A frame does not say of which module its shard is: two modules of one kind would both read it.
+#[test]
+fn a_kind_of_frame_has_one_module() {
+    let of = |file: &str, text: &str| (file.to_owned(), compile(file, text).unwrap());
+    let second = |kind: &str| {
+        let text = format!(
+            "id = \"h\"\nlabel = \"H\"\ndescription = \"H.\"\nprotocol = 1\nframe = [{{ kind = \"{kind}\" }}]"
+        );
+        Modules::assemble(vec![of("g.toml", GOOD), of("h.toml", &text)])
+    };
+    assert_eq!(
+        second("tick").unwrap_err(),
+        [Fault {
+            file: text("h.toml"),
+            key: text("frame.tick"),
+            rule: Rule::Held(text("tick"), text("the module `g`")),
+        }]
+    );
+    assert!(second("tock").is_ok());
+    let shipped: Vec<String> = shipped::SHIPPED
+        .iter()
+        .map(|(file, _)| text(file.trim_end_matches(".toml")))
+        .collect();
+    assert!(
+        shipped::load(&shipped, None).is_ok(),
+        "all may be enabled at once"
+    );
+}
+
 #[test]
 fn an_enabled_module_has_a_manifest_and_stands_once() {
     let of = |enabled: &[&str]| {
