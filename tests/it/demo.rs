@@ -3,6 +3,7 @@
 
 use millrace::cli::demo::deliveries;
 use millrace::cli::demo::drive::{Sent, Tally};
+use millrace::cli::demo::notices::{self, Notices};
 use millrace::cli::demo::recount::recount;
 use millrace::cli::demo::report::checks;
 use millrace::cli::demo::scenery::{Campaign, Scenery};
@@ -138,6 +139,12 @@ async fn a_ledger_is_balanced_until_somebody_touches_it() {
     client.batch_execute(LEDGER).await.expect("the ledger");
     let counts = receivers();
     assert_eq!(failing(&mut client, &counts).await, Vec::<String>::new());
+    // Nobody was told anything of a shard.
+    let told = notices::recount(&mut client).await;
+    assert_eq!(
+        told.expect("the recount of notices runs"),
+        Notices::default()
+    );
 
     type Miscount = (&'static str, fn(&mut Counts));
     let otherwise: [Miscount; 9] = [
@@ -284,10 +291,51 @@ async fn a_whole_run_is_balanced_and_one_without_the_claims_is_not() {
         assert_eq!(attempts, messages + retries, "{channel}");
     }
 
+    people_were_told(&report);
+
     let (code, report) = play(database.url(), "claim").await;
     assert_eq!(
         (code, &report["balanced"]),
         (Some(1), &false.into()),
         "{report:#}"
     );
+}
+
+/// What a report says of the shard's session: some were told on either channel, some wait, and gates held something back. That the
+/// numbers add up is among its checks.
+fn people_were_told(report: &serde_json::Value) {
+    assert_eq!(report["shard_frames"], 2_000, "{report:#}");
+    let notices = report["notices"].as_array().expect("notices");
+    let sum = |channel: &str, what: &str| -> i64 {
+        let lines = notices.iter().filter(|l| l["channel"] == channel);
+        lines.map(|l| l[what].as_i64().expect("a count")).sum()
+    };
+    for channel in ["inapp", "email"] {
+        assert!(sum(channel, "told") > 0, "{channel}: {report:#}");
+    }
+    assert_eq!(Some(sum("email", "told")), report["mails"].as_i64());
+    for line in notices {
+        let (told, people) = (line["told"].as_i64(), line["people"].as_i64());
+        assert!(people <= told && people <= Some(5), "{line}");
+        // The one rule with a delay: a quarter of an hour.
+        let late = line["trigger"] == "uo.house.idoc_warning";
+        assert!(late || line["waiting"] == 0, "{line}");
+        assert!(!late || told == Some(0), "{line}");
+    }
+    let held = report["held_back"].as_array().expect("what was held back");
+    // Eli never asked for mail; what is told again within a cooldown is not told.
+    for (gate, reason) in [
+        ("5 channel and preference", "preference_off"),
+        ("7 cooldown", "cooldown"),
+    ] {
+        let found = held
+            .iter()
+            .any(|h| h["gate"] == gate && h["reason"] == reason && h["times"].as_i64() > Some(0));
+        assert!(found, "{gate}: {report:#}");
+    }
+    for part in ["shard: ", "notices: ", "email: ", "inapp: "] {
+        let checks = report["checks"].as_array().expect("checks");
+        let named = |c: &serde_json::Value| c["name"].as_str().is_some_and(|n| n.starts_with(part));
+        assert!(checks.iter().any(named), "no check of {part}");
+    }
 }

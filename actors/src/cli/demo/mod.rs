@@ -1,10 +1,12 @@
 //! `millrace demo`: real traffic becomes booked conversions, and a recount says whether everything adds up.
 //!
 //! - [`access`]: the log that is replayed. [`scenery`]: networks, offers, campaigns. [`dice`]: chance that is the same each run.
-//! - [`stand_ins`]: whom it delivers to, Meta and a receiver of webhooks, on loopback.
+//! - [`stand_ins`]: whom it delivers to, Meta, a receiver of webhooks and a catcher of mail, on loopback.
 //! - [`traffic`]: what is sent and what is expected of it; written by `stories` (visitors) and `networks` (postbacks).
 //! - [`stage`]: everything of `millrace up` on an empty database. [`setup`]: the scenery, made over the admin API.
 //! - [`drive`]: sends the plan through the doors. `progress`: how far it is.
+//! - [`shard`]: the recorded session of a game's shard, its players, and the wait until everything of it is decided.
+//! - [`notices`]: what they were told and what was held back.
 //! - [`recount`]: plain SQL over stored facts. [`deliveries`]: the same of messages. [`report`]: the checks. [`table`]: for people.
 //!
 //! What may not live here: anything that the product itself needs.
@@ -14,11 +16,13 @@ pub mod deliveries;
 pub mod dice;
 pub mod drive;
 mod networks;
+pub mod notices;
 mod progress;
 pub mod recount;
 pub mod report;
 pub mod scenery;
 pub mod setup;
+pub mod shard;
 pub mod stage;
 pub mod stand_ins;
 mod stories;
@@ -52,8 +56,9 @@ const PATIENCE: Duration = Duration::from_secs(30);
 ///
 /// Page views become visits, entrances become ad clicks, networks report conversions with every kind of trouble: repeats, early
 /// arrivals, malformed payouts, unfilled macros, bad secrets. Clicks and conversions are delivered to a webhook and to Meta, for
-/// which two stand-ins listen on loopback; not everything gets through at the first try. The table at the end is recounted from
-/// stored facts. Without `--exit` the demo stays up until Ctrl-C. Its data lie under ./data/demo, made anew in every run.
+/// which two stand-ins listen on loopback; not everything gets through at the first try. Beside it a game's shard plays a recorded
+/// evening: its players are told in their inboxes and by mail, which a catcher keeps and shows. The tables at the end are recounted
+/// from stored facts. Without `--exit` the demo stays up until Ctrl-C. Its data lie under ./data/demo, made anew in every run.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  millrace demo\n  millrace demo --exit --report demo-report.json\n  \
@@ -99,7 +104,19 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<ExitCod
         _ = signals.next() => Ok(None),
     };
     let ended = match played {
-        Ok(Some(report)) => show(context, &stage, &scenery, &report, &args, &mut signals).await,
+        Ok(Some(report)) => {
+            let mail_url = &stand_ins.mail_url;
+            show(
+                context,
+                &stage,
+                &scenery,
+                mail_url,
+                &report,
+                &args,
+                &mut signals,
+            )
+            .await
+        }
         Ok(None) => {
             eprintln!("interrupted");
             Ok(ExitCode::FAILURE)
@@ -142,13 +159,18 @@ async fn play(
     let driver = Driver::new(&stage.doors, &stage.key, scenery, &plan, shift)?;
     let mut client = stage.client().await?;
     let begun = Instant::now();
-    replay(&driver, &plan, &client, args.speed).await?;
+    let ((), session) = tokio::try_join!(
+        replay(&driver, &plan, &client, args.speed),
+        shard::stream(&stage.doors, &scenery.feed_token),
+    )?;
     let sent = driver.into_sent();
     caught_up(&client, &sent).await?;
+    shard::drained(&client, &stage.log()).await?;
     let seconds = begun.elapsed().as_secs_f64();
     deliveries::delivered(&client).await?;
     let found = recount::recount(&mut client).await?;
     let delivered = deliveries::recount(&mut client, &scenery.pixel).await?;
+    let told = notices::recount(&mut client).await?;
     let verified = verify::run(&client, &verify::Options::default())
         .await
         .context("verifying the store")?;
@@ -158,6 +180,8 @@ async fn play(
         sent: &sent,
         found: &found,
         delivered: &delivered,
+        notices: &told,
+        session: &session,
         counts: &stand_ins.counts(),
         verified: &verified,
         seconds,
@@ -228,6 +252,7 @@ async fn show(
     context: &Context,
     stage: &Stage,
     scenery: &Scenery,
+    mail_url: &str,
     report: &Report,
     args: &Args,
     signals: &mut Signals,
@@ -238,7 +263,7 @@ async fn show(
     }
     context.say(&table::render(report), &value)?;
     if !args.exit {
-        eprintln!("{}", table::try_these(stage, scenery));
+        eprintln!("{}", table::try_these(stage, scenery, mail_url));
         tokio::select! {
             _ = signals.next() => {}
             why = stage.failed() => bail!(why),

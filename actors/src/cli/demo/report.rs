@@ -2,6 +2,7 @@
 
 use super::deliveries::{self, Deliveries};
 use super::drive::Sent;
+use super::notices::{self, Notices};
 use super::recount::Recount;
 use super::scenery::Scenery;
 use super::stand_ins::Counts;
@@ -76,6 +77,14 @@ pub struct Report {
     pub campaigns: Vec<CampaignLine>,
     /// By channel and result.
     pub deliveries: Vec<deliveries::Line>,
+    /// Frames of the shard's session that its feed acknowledged.
+    pub shard_frames: u64,
+    /// Who was told what: by trigger and channel.
+    pub notices: Vec<notices::Line>,
+    /// What was held back: by gate and reason.
+    pub held_back: Vec<notices::Held>,
+    /// Mails that the catcher took.
+    pub mails: u64,
     /// All checks.
     pub checks: Vec<Check>,
     /// Lines of the access log that were replayed.
@@ -99,6 +108,10 @@ pub struct Run<'a> {
     pub found: &'a Recount,
     /// What was delivered of it.
     pub delivered: &'a Deliveries,
+    /// What people were told of the shard's session.
+    pub notices: &'a Notices,
+    /// The shard's session as its feed took it.
+    pub session: &'a super::shard::Session,
     /// What arrived.
     pub counts: &'a Counts,
     /// What `millrace verify` says of the store.
@@ -290,6 +303,7 @@ impl Report {
             run.delivered,
             run.counts,
         ));
+        checks.extend(notices::checks(run.session, run.notices, &run.counts.mail));
         checks.extend(verify_checks(run.verified));
         let [applied, duplicate, parked, rejected, dead_lettered] = found.outcomes();
         let revenue: Decimal = found.campaigns.values().map(|(_, r)| *r).sum();
@@ -325,6 +339,10 @@ impl Report {
                 })
                 .collect(),
             deliveries: run.delivered.lines.clone(),
+            shard_frames: run.session.acknowledged,
+            notices: run.notices.lines.clone(),
+            held_back: run.notices.held.clone(),
+            mails: u64::try_from(run.counts.mail.taken).unwrap_or(u64::MAX),
             checks,
             log_lines: plan.lines.iter().sum(),
             page_views: plan.visits(),

@@ -70,6 +70,8 @@ pub struct Scenery {
     pub campaigns: Vec<Campaign>,
     /// The pixel's id, once made.
     pub pixel: String,
+    /// The token of the shard's feed, once made.
+    pub feed_token: String,
 }
 
 /// The plain network's place.
@@ -133,6 +135,7 @@ impl Scenery {
                 with_pixel(campaign("demo-site", "Everybody else", "/", 3)),
             ],
             pixel: String::new(),
+            feed_token: String::new(),
         }
     }
 

@@ -2,6 +2,7 @@
 
 use super::drive::Tally;
 use super::scenery::{SIDECAR_ID, SOUTH, Scenery};
+use super::shard;
 use super::stand_ins::StandIns;
 use super::stand_ins::meta::{DATASET, TOKEN};
 use anyhow::{Context, bail};
@@ -31,8 +32,8 @@ pub fn http_client() -> anyhow::Result<reqwest::Client> {
         .context("the HTTP client")
 }
 
-/// Makes a pixel and a webhook that lead to the stand-ins, then networks, offers and campaigns, at the API under `admin`; fills
-/// their ids in, and waits until the doors know them.
+/// Makes a pixel and a webhook that lead to the stand-ins, then networks, offers and campaigns, then the shard with its players, at
+/// the API under `admin`; fills their ids in, and waits until the doors know them.
 ///
 /// # Errors
 /// The API refuses, or the doors do not come to know it.
@@ -135,10 +136,12 @@ pub async fn make(
         )
         .await?;
     }
+    scenery.feed_token = shard::furnish(&api, stand_ins.mail.address()).await?;
     api.known(scenery).await
 }
 
-struct Api {
+/// The admin API, as the demo calls it.
+pub(super) struct Api {
     client: reqwest::Client,
     admin: String,
     doors: String,
@@ -146,21 +149,41 @@ struct Api {
 }
 
 impl Api {
-    async fn post(&self, path: &str, body: &Value) -> anyhow::Result<Value> {
-        let answer = self
-            .client
-            .post(format!("{}{path}", self.admin))
+    /// Makes or changes something.
+    pub(super) async fn post(&self, path: &str, body: &Value) -> anyhow::Result<Value> {
+        let request = self.client.post(format!("{}{path}", self.admin));
+        self.ask(request.json(body), "POST", path).await
+    }
+
+    /// Does something that takes no words.
+    pub(super) async fn act(&self, path: &str) -> anyhow::Result<Value> {
+        let request = self.client.post(format!("{}{path}", self.admin));
+        self.ask(request, "POST", path).await
+    }
+
+    /// Reads something.
+    pub(super) async fn get(&self, path: &str) -> anyhow::Result<Value> {
+        let request = self.client.get(format!("{}{path}", self.admin));
+        self.ask(request, "GET", path).await
+    }
+
+    async fn ask(
+        &self,
+        request: reqwest::RequestBuilder,
+        method: &str,
+        path: &str,
+    ) -> anyhow::Result<Value> {
+        let answer = request
             .header(AUTHORIZATION, format!("Bearer {}", self.key))
-            .json(body)
             .send()
             .await
-            .with_context(|| format!("POST {path}"))?;
+            .with_context(|| format!("{method} {path}"))?;
         let status = answer.status();
         let said = answer.text().await?;
         if !status.is_success() {
-            bail!("POST {path} was answered {status}: {said}");
+            bail!("{method} {path} was answered {status}: {said}");
         }
-        serde_json::from_str(&said).with_context(|| format!("POST {path} was answered {said}"))
+        serde_json::from_str(&said).with_context(|| format!("{method} {path} was answered {said}"))
     }
 
     /// Doors read configuration once a second. A HEAD is answered as a GET and records nothing.
@@ -186,7 +209,8 @@ impl Api {
     }
 }
 
-fn text(made: &Value, name: &str) -> anyhow::Result<String> {
+/// A text of an answer.
+pub(super) fn text(made: &Value, name: &str) -> anyhow::Result<String> {
     made.get(name)
         .and_then(Value::as_str)
         .map(str::to_owned)

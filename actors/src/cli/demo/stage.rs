@@ -4,11 +4,15 @@
 //! every run. With DATABASE_URL a database `millrace_demo` is made anew beside the named one, which is not touched.
 
 use crate::api::{key_store, workspaces};
+use crate::cli::log::Log;
+use crate::cli::process::seeding;
 use crate::cli::up::Up;
+use crate::directory::seeds;
 use crate::postgres::pool::Database;
 use crate::postgres::server::Server;
+use crate::runtime::clock::{Clock as _, SystemClock};
 use crate::runtime::telemetry::Metrics;
-use crate::settings::{Backend, Settings};
+use crate::settings::{Backend, Modules, Settings};
 use anyhow::{Context, bail};
 use std::net::{SocketAddr, TcpListener};
 
@@ -38,6 +42,11 @@ impl Stage {
     pub async fn set(mut settings: Settings, tell: impl Fn(&str)) -> anyhow::Result<Stage> {
         settings.log.backend = Backend::Postgres;
         settings.log.prefix = String::new();
+        // The game whose recorded session is played.
+        settings.modules = Modules {
+            enabled: vec![super::shard::MODULE.to_owned()],
+            dir: None,
+        };
         // The demo speaks for its visitors from this machine, and from there alone.
         settings.http.trusted_proxies = vec!["127.0.0.1/32".to_owned(), "::1/128".to_owned()];
         let one_listener = settings.http.admin == settings.http.doors;
@@ -47,6 +56,9 @@ impl Stage {
         } else {
             free(settings.http.admin, &tell)?
         };
+        // A mail offers its unsubscription there.
+        let public = format!("http://{}", settings.http.doors);
+        settings.http.public_url.get_or_insert(public);
         let server = match settings.database.url {
             Some(_) => None,
             None => {
@@ -115,6 +127,10 @@ impl Stage {
         let tx = client.transaction().await?;
         let workspace =
             workspaces::create(&tx, super::setup::WORKSPACE, "The demo", false, "cli").await?;
+        // As the admin API does: the module's rules come with the workspace, all of them disabled.
+        let modules = seeding::modules(up.settings())?;
+        let now = SystemClock.wall();
+        seeds::seed(&tx, &modules, Some(workspace.workspace_id), now).await?;
         let wanted = key_store::NewKey {
             workspace: Some(workspace.workspace_id),
             name: "demo".to_owned(),
@@ -133,6 +149,11 @@ impl Stage {
     /// The database is away.
     pub async fn client(&self) -> anyhow::Result<tokio_postgres::Client> {
         Ok(self.database.single().await?.0)
+    }
+
+    /// The log that the demo's records go through.
+    pub(in crate::cli) fn log(&self) -> Log {
+        Log::Postgres(self.database.for_role("log"))
     }
 
     /// Resolves when something died that the demo cannot go on without, with the reason.

@@ -13,7 +13,7 @@ use actix_web::http::header::RETRY_AFTER;
 use actix_web::{App, HttpRequest, HttpResponse, HttpServer, web};
 use anyhow::Context;
 use hook::{Hook, HookCounts};
-use mail::Mail;
+use mail::{Mail, MailCounts};
 use meta::{Meta, MetaCounts};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -45,13 +45,15 @@ impl Reply {
     }
 }
 
-/// What both have counted.
+/// What they have counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// The stand-in for Meta.
     pub meta: MetaCounts,
     /// The receiver of webhooks.
     pub hook: HookCounts,
+    /// The catcher of mail.
+    pub mail: MailCounts,
 }
 
 /// All of them, listening.
@@ -114,12 +116,13 @@ impl StandIns {
         delivery.meta.retry_most_ms = 2_000;
     }
 
-    /// What both have counted so far.
+    /// What they have counted so far.
     #[must_use]
     pub fn counts(&self) -> Counts {
         Counts {
             meta: self.meta.counts(),
             hook: self.hook.counts(),
+            mail: self.mail.counts(),
         }
     }
 

@@ -74,7 +74,19 @@ pub fn render(report: &Report) -> String {
         column.set_cell_alignment(CellAlignment::Left);
     }
 
-    let mut out = format!("{doors}\n\n{outcomes}\n\n{campaigns}\n\n{deliveries}\n\n");
+    let (told, held) = (told(report), held(report));
+    let mut out =
+        format!("{doors}\n\n{outcomes}\n\n{campaigns}\n\n{deliveries}\n\n{told}\n\n{held}\n\n");
+    let (notices, mails) = (
+        report.notices.iter().map(|l| l.told).sum::<i64>(),
+        report.mails,
+    );
+    let _ = writeln!(
+        out,
+        "{} frames of the shard's session: {notices} notices told, {mails} of them by mail, {} wait as their rules say.\n",
+        report.shard_frames,
+        report.notices.iter().map(|l| l.waiting).sum::<i64>(),
+    );
     let holding = report.checks.iter().filter(|c| c.holds).count();
     let all = report.checks.len();
     for check in report.checks.iter().filter(|c| !c.holds) {
@@ -92,7 +104,12 @@ pub fn render(report: &Report) -> String {
              counted). {:.1} s.",
             report.accepted,
             report.conversions,
-            report.deliveries.iter().map(|l| l.messages).sum::<i64>(),
+            report
+                .deliveries
+                .iter()
+                .filter(|l| l.result == "sent")
+                .map(|l| l.messages)
+                .sum::<i64>(),
             report.seconds
         )
     } else {
@@ -107,7 +124,7 @@ pub fn render(report: &Report) -> String {
 
 /// Where everything is, and three things to try. Key and secret are shown: they are the demo's, and die with its data.
 #[must_use]
-pub fn try_these(stage: &Stage, scenery: &Scenery) -> String {
+pub fn try_these(stage: &Stage, scenery: &Scenery, mail_url: &str) -> String {
     let secret = scenery
         .networks
         .get(NORTH)
@@ -122,6 +139,7 @@ pub fn try_these(stage: &Stage, scenery: &Scenery) -> String {
          \n  doors      {doors}/c/{campaign}   {doors}/e   {doors}/pb\
          \n  health     {doors}/healthz   {doors}/metrics\
          \n  admin API  {admin}/v1/conversions   (key {key})\
+         \n  mails      {mail_url}   (one of them: {mail_url}0)\
          \n  database   {database}\n\
          \nThree things to try, in another terminal:\n\
          \n1. Click on an ad. The answer leads to the shop and carries the click id:\n\
@@ -133,6 +151,49 @@ pub fn try_these(stage: &Stage, scenery: &Scenery) -> String {
          \n   curl -s -H 'Authorization: Bearer {key}' '{admin}/v1/conversions?limit=3'\
          \n   curl -s -H 'Authorization: Bearer {key}' '{admin}/v1/deliveries?limit=3'\n"
     )
+}
+
+/// Who was told what.
+fn told(report: &Report) -> Table {
+    let mut told = table([
+        "notices, by trigger",
+        "channel",
+        "told",
+        "people",
+        "waiting",
+    ]);
+    for line in &report.notices {
+        told.add_row([
+            line.trigger.clone(),
+            line.channel.clone(),
+            line.told.to_string(),
+            line.people.to_string(),
+            line.waiting.to_string(),
+        ]);
+    }
+    if let Some(column) = told.column_mut(1) {
+        column.set_cell_alignment(CellAlignment::Left);
+    }
+    told
+}
+
+/// What was held back.
+fn held(report: &Report) -> Table {
+    let mut held = table(["held back, by gate", "reason", "of", "times"]);
+    for line in &report.held_back {
+        held.add_row([
+            line.gate.clone(),
+            line.reason.clone(),
+            line.of.to_owned(),
+            line.times.to_string(),
+        ]);
+    }
+    for index in 1..3 {
+        if let Some(column) = held.column_mut(index) {
+            column.set_cell_alignment(CellAlignment::Left);
+        }
+    }
+    held
 }
 
 fn table<const N: usize>(header: [&str; N]) -> Table {

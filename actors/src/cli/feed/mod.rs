@@ -7,6 +7,7 @@ mod sender;
 
 use super::Context;
 use super::output::Listing;
+use anyhow::Context as _;
 use indicatif::{ProgressBar, ProgressStyle};
 use recording::Run;
 use sender::{Sender, Tally, Target};
@@ -122,6 +123,48 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<ExitCod
     } else {
         ExitCode::SUCCESS
     })
+}
+
+/// What became of a session that was played without a terminal.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(in crate::cli) struct Played {
+    /// Frames of the session.
+    pub frames: u64,
+    /// Those among them that the door has acknowledged, now or before.
+    pub acknowledged: u64,
+    /// Those that it refused, each with its reason.
+    pub refused: Vec<String>,
+}
+
+/// Streams the text of a session to a shard's feed, as fast as the door takes it.
+///
+/// # Errors
+/// It is no session, the URL is none, the door refuses, or nothing moves for `patience`.
+pub(in crate::cli) async fn play(
+    text: &str,
+    url: &str,
+    token: &str,
+    patience: Duration,
+) -> anyhow::Result<Played> {
+    let runs = recording::parse(text)?;
+    let target = Target {
+        url: socket_url(url).context("the feed's URL")?,
+        token: token.to_owned(),
+        rate: None,
+        patience,
+    };
+    let mut played = Played::default();
+    for run in &runs {
+        let mut sender = Sender::new(&target, run, 0);
+        sender.send(|_| {}).await?;
+        played.frames += u64::try_from(run.frames.len()).unwrap_or(0);
+        played.acknowledged += sender.tally.settled + sender.tally.known;
+        let refused = sender.tally.refused.iter();
+        played
+            .refused
+            .extend(refused.map(|(seq, why)| format!("{} {seq}: {why}", run.boot)));
+    }
+    Ok(played)
 }
 
 fn socket_url(text: &str) -> Option<String> {

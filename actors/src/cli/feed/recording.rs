@@ -49,7 +49,8 @@ pub(super) fn read(path: &Path) -> Result<Vec<Run>, RecordingError> {
     parse(&text)
 }
 
-fn parse(text: &str) -> Result<Vec<Run>, RecordingError> {
+/// Reads its text.
+pub(super) fn parse(text: &str) -> Result<Vec<Run>, RecordingError> {
     let mut runs: Vec<Run> = Vec::new();
     for (index, raw) in text.lines().enumerate() {
         let raw = raw.trim();
