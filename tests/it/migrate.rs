@@ -1,7 +1,7 @@
 //! Migrations and daily partitions on real PostgreSQL.
 
 use millrace::postgres::migrate::{
-    applied, ensure_partitions, known, migrate, missing_partitions, window,
+    MigrateError, applied, ensure_partitions, known, migrate, missing_partitions, window,
 };
 use millrace::postgres::pool::Database;
 use millrace::runtime::clock::{ManualClock, SharedClock};
@@ -49,6 +49,36 @@ async fn concurrent_starts_migrate_once() {
             .await
             .unwrap()
             .is_empty()
+    );
+}
+
+/// During an upgrade an older program may start again on a schema that a newer one has added to; not on one that lacks what it
+/// needs.
+#[tokio::test]
+async fn an_older_program_runs_on_what_a_newer_one_has_added_to() {
+    let server = tokio::task::spawn_blocking(DedicatedServer::start)
+        .await
+        .unwrap();
+    let target = database(&server.url("postgres"));
+    let own = migrate(&target).await.unwrap().version;
+    assert_eq!(known().last().unwrap().0, own);
+    let client = connect(&server.url("postgres")).await;
+    client
+        .batch_execute(
+            "INSERT INTO refinery_schema_history VALUES (9001, 'of_tomorrow', now()::text, '1')",
+        )
+        .await
+        .unwrap();
+    let again = migrate(&target).await.unwrap();
+    assert_eq!((again.version, again.applied.len()), (9001, 0));
+    client
+        .batch_execute("UPDATE schema_floor SET version = 9001")
+        .await
+        .unwrap();
+    let refused = migrate(&target).await.unwrap_err();
+    assert!(
+        matches!(refused, MigrateError::TooOld { version: 9001, floor: 9001, own: o } if o == own),
+        "{refused}"
     );
 }
 

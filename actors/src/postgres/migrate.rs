@@ -54,12 +54,22 @@ pub enum MigrateError {
     /// A migration failed; the schema stays at the last good one.
     #[error("migrations: {}", super::pool::chain(.0))]
     Failed(refinery::Error),
-    /// The schema was made by another version of this program.
-    #[error(
-        "the schema is not this program's: {}; it was made by a newer Millrace, which has to be used on it",
-        super::pool::chain(.0)
-    )]
+    /// A migration that both know is not the same in the schema and here.
+    #[error("the schema is not this program's: {}", super::pool::chain(.0))]
     Foreign(refinery::Error),
+    /// A newer program has taken away what this one needs.
+    #[error(
+        "the schema is at version {version}, which programs older than version {floor} cannot run on; this one is of version {own}: \
+         use a newer Millrace"
+    )]
+    TooOld {
+        /// The schema's version.
+        version: i32,
+        /// The oldest program's that may run on it.
+        floor: i32,
+        /// This program's.
+        own: i32,
+    },
 }
 
 impl From<refinery::Error> for MigrateError {
@@ -85,10 +95,11 @@ pub fn known() -> Vec<(i32, String)> {
 }
 
 /// Brings the schema up to date and makes the partitions around today (by the database's clock). Safe to run from many
-/// processes at once: one works, the others wait and find nothing left to do.
+/// processes at once: one works, the others wait and find nothing left to do. A schema that a newer program has added to is
+/// left as it is: old and new run side by side during an upgrade.
 ///
 /// # Errors
-/// No connection; a migration failed (the schema stays at the last good one); the schema is newer than this program.
+/// No connection; a migration failed (the schema stays at the last good one); a newer program has taken away what this one needs.
 pub async fn migrate(database: &Database) -> Result<Report, MigrateError> {
     let unbounded = database
         .for_role("migrate")
@@ -97,25 +108,54 @@ pub async fn migrate(database: &Database) -> Result<Report, MigrateError> {
     client
         .execute("SELECT pg_advisory_lock($1)", &[&MIGRATE_LOCK])
         .await?;
-    let done = embedded::migrations::runner()
-        .run_async(&mut client)
-        .await?;
+    let own = known().last().map_or(0, |(v, _)| *v);
+    let (newest, floor) = standing(&client).await?;
+    let applied: Vec<String> = if newest <= own {
+        let done = embedded::migrations::runner()
+            .run_async(&mut client)
+            .await?;
+        done.applied_migrations()
+            .iter()
+            .map(|m| format!("V{:03} {}", m.version(), m.name()))
+            .collect()
+    } else if floor <= own {
+        Vec::new()
+    } else {
+        return Err(MigrateError::TooOld {
+            version: newest,
+            floor,
+            own,
+        });
+    };
     let now = now(&client).await?;
     let (from, to) = window(now);
     let partitions = ensure_partitions(&mut client, from, to).await?;
-    let applied: Vec<String> = done
-        .applied_migrations()
-        .iter()
-        .map(|m| format!("V{:03} {}", m.version(), m.name()))
-        .collect();
     // Closing the session lets the lock go, whatever happened in between.
     drop(client);
     drop(connection.await);
     Ok(Report {
         applied,
-        version: known().last().map_or(0, |(v, _)| *v),
+        version: newest.max(own),
         partitions,
     })
+}
+
+/// The schema's version (0: none yet), and the oldest program's that may run on it.
+///
+/// # Errors
+/// The store failed.
+pub async fn standing(client: &Client) -> Result<(i32, i32), tokio_postgres::Error> {
+    let newest = applied(client).await?.last().copied().unwrap_or(0);
+    let there = client
+        .query_one("SELECT to_regclass('schema_floor') IS NOT NULL", &[])
+        .await?;
+    if !there.get::<_, bool>(0) {
+        return Ok((newest, 0));
+    }
+    let row = client
+        .query_one("SELECT coalesce(max(version), 0) FROM schema_floor", &[])
+        .await?;
+    Ok((newest, row.get(0)))
 }
 
 /// The database's clock.

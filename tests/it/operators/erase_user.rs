@@ -117,6 +117,12 @@ async fn fill(store: &Client, slug: &str) -> (i32, i32) {
 
 async fn fired(store: &Client, ws: i32, pos: Uuid, owner: Option<&str>, vars: &str, notices: i32) {
     store
+        .batch_execute(
+            "SELECT make_daily_partitions('firings', (now() AT TIME ZONE 'UTC')::date, (now() AT TIME ZONE 'UTC')::date + 1)",
+        )
+        .await
+        .unwrap();
+    store
         .execute(
             "INSERT INTO firings (firing_pos, accepted_at, workspace_id, firing_id, trigger_id, module, shard, subject, scope, dedupe,
                  owner, vars, at, notices)

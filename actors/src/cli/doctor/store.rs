@@ -223,14 +223,27 @@ pub(super) async fn schema(client: &Client, findings: &mut Findings) -> bool {
         return false;
     }
     if !newer.is_empty() {
-        findings.fail(
-            WHAT,
-            format!(
-                "made by a newer Millrace: {} is unknown here",
-                newer.join(", ")
-            ),
-            "use the newer version of this program",
+        let own = known.last().map_or(0, |(v, _)| *v);
+        let floor = match migrate::standing(client).await {
+            Ok((_, floor)) => floor,
+            Err(e) => {
+                findings.broken(WHAT, &e.into());
+                return false;
+            }
+        };
+        let says = format!(
+            "made by a newer Millrace: {} is unknown here",
+            newer.join(", ")
         );
+        if floor <= own {
+            findings.warn(
+                WHAT,
+                says,
+                "finish the upgrade: this older program still runs beside the newer",
+            );
+        } else {
+            findings.fail(WHAT, says, "use the newer version of this program");
+        }
         return true;
     }
     findings.ok(
