@@ -269,6 +269,23 @@ async fn what_comes_before_its_visit_waits_and_is_woken_in_order() {
     assert_eq!(w.count("SELECT count(*) FROM parked").await, 0);
 }
 
+/// A door's clock mints, attribution's clamps: a visit may be accepted long before its own click id was made.
+#[tokio::test]
+async fn a_visit_is_found_though_the_clock_here_is_far_behind_its_door_s() {
+    let mut w = World::new().await;
+    w.clock.set(Micros(T0 - 600 * MINUTE));
+    let id = ids::encode(ids::mint(Micros(T0)).unwrap());
+    let v = w.visit(&id, T0);
+    w.send(std::slice::from_ref(&v)).await;
+    w.again().await;
+    w.send(&[postback(&id, T0 + MINUTE, "txid=t&payout=1")])
+        .await;
+    assert_eq!(w.outcomes().await, ["applied 2"]);
+    w.again().await;
+    w.send(&[v]).await;
+    assert_eq!(w.outcomes().await, ["applied 2", "duplicate 1"]);
+}
+
 #[tokio::test]
 async fn what_waits_in_vain_dies_by_stream_time_and_can_be_replayed() {
     let mut w = World::new().await;

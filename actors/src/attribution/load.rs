@@ -15,9 +15,10 @@ use millrace_schemas::{WIRE_VERSION, wire_version};
 use std::sync::Arc;
 use uuid::Uuid;
 
-/// A visit is accepted at most this long before the time inside its minted click id (clocks of doors differ, and the
-/// acceptance may have been clamped), in seconds.
-const EARLIEST_BEFORE_MINT_SECS: i64 = 2 * FUTURE_SKEW_SECS + 60;
+/// A visit is accepted at most this long before the time inside its minted click id, in seconds: a door that is ahead mints ahead,
+/// and an acceptance ahead of the clock here is clamped to it. So two clocks may be a day apart, at the price of one day's
+/// partition more for a cold click; what is due is looked for in all of them, whatever the clocks said.
+const EARLIEST_BEFORE_MINT_SECS: i64 = 86_400 + 2 * FUTURE_SKEW_SECS + 60;
 
 /// The earliest that a visit can have been accepted whose click id was minted at this time, in milliseconds since 1970.
 pub(super) fn earliest_visit(minted_millis: i64) -> Micros {
@@ -48,16 +49,18 @@ pub async fn load(
     items: &[Item<Record>],
     due: &[Due],
 ) -> Result<(), Failure> {
-    let mut cold = learn(slice, items);
-    cold.extend(due.iter().map(|d| d.key));
-    if cold.is_empty() {
+    let cold = learn(slice, items);
+    let last: HashSet<ClickKey> = due.iter().map(|d| d.key).collect();
+    let asked = cold.union(&last).count();
+    if asked == 0 {
         return Ok(());
     }
-    metrics::counter!("attribution_cold_clicks_total")
-        .increment(u64::try_from(cold.len()).unwrap_or(0));
-    let (minted, foreign): (Vec<ClickKey>, Vec<ClickKey>) =
-        cold.into_iter().partition(|k| k.minted_millis().is_some());
-    // Minted ids bound the days that must be looked at; foreign ones may lie anywhere.
+    metrics::counter!("attribution_cold_clicks_total").increment(u64::try_from(asked).unwrap_or(0));
+    // Minted ids bound the days that must be looked at; foreign ones may lie anywhere, and what is due is asked for the last time.
+    let (minted, mut anywhere): (Vec<ClickKey>, Vec<ClickKey>) = cold
+        .difference(&last)
+        .partition(|k| k.minted_millis().is_some());
+    anywhere.extend(&last);
     let earliest = minted
         .iter()
         .filter_map(ClickKey::minted_millis)
@@ -65,7 +68,7 @@ pub async fn load(
         .unwrap_or(0);
     let since = earliest_visit(earliest);
     fetch(slice, session, &minted, since).await?;
-    fetch(slice, session, &foreign, Micros(0)).await
+    fetch(slice, session, &anywhere, Micros(0)).await
 }
 
 /// Learns the journeys and campaigns that the records name; answers the keys that the store must be asked about.
