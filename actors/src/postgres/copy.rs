@@ -185,12 +185,30 @@ impl Rows {
         client: &Client,
         copy: &Statement,
     ) -> Result<u64, tokio_postgres::Error> {
+        self.copy_into_while(client, copy, || ()).await.map(|r| r.0)
+    }
+
+    /// The same, and does something else while the server works on them.
+    ///
+    /// # Errors
+    /// The store refused them.
+    pub async fn copy_into_while<T>(
+        self,
+        client: &Client,
+        copy: &Statement,
+        meanwhile: impl FnOnce() -> T,
+    ) -> Result<(u64, T), tokio_postgres::Error> {
         if self.is_empty() {
-            return Ok(0);
+            return Ok((0, meanwhile()));
         }
         let sink = client.copy_in::<_, Bytes>(copy).await?;
         let mut sink = std::pin::pin!(sink);
         sink.send(self.into_stream()).await?;
-        sink.finish().await
+        let (copied, done) = futures::join!(sink.finish(), async {
+            // The connection's task may share this thread: first it is to bring the rows on their way.
+            tokio::task::yield_now().await;
+            meanwhile()
+        });
+        Ok((copied?, done))
     }
 }

@@ -88,11 +88,25 @@ impl Session {
     /// # Errors
     /// The store's.
     pub async fn copy(&self, sql: &'static str, rows: Rows) -> Result<u64, tokio_postgres::Error> {
+        self.copy_while(sql, rows, || ()).await.map(|r| r.0)
+    }
+
+    /// Rows by COPY; what is done while the server works on them.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn copy_while<T>(
+        &self,
+        sql: &'static str,
+        rows: Rows,
+        meanwhile: impl FnOnce() -> T,
+    ) -> Result<(u64, T), tokio_postgres::Error> {
         if rows.is_empty() {
-            return Ok(0);
+            return Ok((0, meanwhile()));
         }
         let statement = self.statement(sql).await?;
-        rows.copy_into(&self.client, &statement).await
+        rows.copy_into_while(&self.client, &statement, meanwhile)
+            .await
     }
 }
 
