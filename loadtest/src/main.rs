@@ -48,8 +48,7 @@ struct Cli {
 }
 
 const EXAMPLES: &str = "Examples:
-  cargo build --release -p millrace            the product that is measured
-  cargo run --release -p loadtest -- consume   workload W, three rounds in turns
+  cargo run --release -p loadtest -- consume   workload W, three rounds in turns; builds the product first
   cargo run --release -p loadtest -- consume --records 200000 --rounds 1 --dry";
 
 #[derive(Subcommand)]
@@ -128,7 +127,16 @@ enum Command {
 }
 
 fn main() -> anyhow::Result<()> {
-    match Cli::parse().command {
+    let command = Cli::parse().command;
+    if command.runs_the_product() {
+        // Before anything is held up that a build would disturb.
+        println!(
+            "{} of {}",
+            contender::product()?.display(),
+            machine::commit()
+        );
+    }
+    match command {
         Command::Workload(options) => make(&options),
         Command::Consume(options) => consume::run(&options),
         Command::Log(options) => log::run(&options),
@@ -157,6 +165,24 @@ fn main() -> anyhow::Result<()> {
         Command::BareLedger(options) => bare::ledger::run(&options).map(|never| match never {}),
         Command::ProductConsume(options) => product::consume(&options),
         Command::BareHttp(options) => bare_http::serve(&options),
+    }
+}
+
+impl Command {
+    /// Whether the product's program is started for it. The faults have one of their own.
+    fn runs_the_product(&self) -> bool {
+        match self {
+            Command::Consume(options) => !options.embedded,
+            Command::Delivery { what } => what.runs_the_product(),
+            Command::Ingest(_)
+            | Command::Memory(_)
+            | Command::Scale(_)
+            | Command::Rebalance(_)
+            | Command::Backlog(_)
+            | Command::Soak(_)
+            | Command::Peers(_) => true,
+            _ => false,
+        }
     }
 }
 

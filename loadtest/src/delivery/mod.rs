@@ -38,6 +38,14 @@ pub enum What {
     Hung(hung::Options),
 }
 
+impl What {
+    /// Whether `millrace run` takes part, and not this program's dispatcher alone.
+    #[must_use]
+    pub fn runs_the_product(&self) -> bool {
+        !matches!(self, What::Outbox(_) | What::Million(_))
+    }
+}
+
 /// Runs it.
 ///
 /// # Errors
