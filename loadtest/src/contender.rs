@@ -101,6 +101,23 @@ pub fn attribution(brokers: &str, database: &str, tuning: &Tuning) -> anyhow::Re
     Ok(command)
 }
 
+/// What `millrace verify --log` says of a store and of the ends of its topics: nothing.
+///
+/// # Errors
+/// It finds something, or cannot look.
+pub fn verify(database: &str, brokers: &str, prefix: &str) -> anyhow::Result<()> {
+    let out = Command::new(product()?)
+        .args(["verify", "--log"])
+        .env("DATABASE_URL", database)
+        .env("MILLRACE_LOG__BACKEND", "kafka")
+        .env("MILLRACE_LOG__BROKERS", brokers)
+        .env("MILLRACE_LOG__PREFIX", prefix)
+        .output()?;
+    let [said, complaint] = [&out.stdout, &out.stderr].map(|o| String::from_utf8_lossy(o));
+    ensure!(out.status.success(), "`millrace verify`: {said}{complaint}");
+    Ok(())
+}
+
 impl Contender {
     /// Its name in tables.
     #[must_use]

@@ -1,5 +1,5 @@
-//! What `scale` writes: a table, how far a record's cost rises in each form, and the part on paper, which follows from the table's figures by the
-//! arithmetic that it states.
+//! What `scale` writes: a table, how far a record's cost rises in each form, and the part on paper, which follows from the
+//! table's figures by the arithmetic that it states.
 
 use super::{Options, Round, Shape, middle};
 use crate::machine;

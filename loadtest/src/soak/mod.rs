@@ -14,7 +14,7 @@ mod watch;
 
 use crate::report::publish;
 use crate::stack::{Stack, bar, fresh_topics};
-use crate::{cpu, disk};
+use crate::{contender, cpu, disk};
 use anyhow::{Context, ensure};
 use load::{Counts, Load, Pace, Plan};
 use millrace_tests::meta_stand_in::MetaStandIn;
@@ -83,7 +83,6 @@ struct Outcome {
     /// CPU-µs a request: the three processes, Kafka, PostgreSQL, this program.
     cpu: [f64; 6],
     others: f64,
-    verified: String,
 }
 
 /// Runs it.
@@ -177,6 +176,7 @@ async fn measure(options: &Options) -> anyhow::Result<()> {
     run.drained(&mut processes).await?;
     processes.stop().await?;
     recount(&client, &run.counts, &hook, &meta).await?;
+    contender::verify(database.url(), stack.brokers(), "")?;
     let [doors, attribution, delivery] = own;
     let outcome = Outcome {
         maximum,
@@ -190,7 +190,6 @@ async fn measure(options: &Options) -> anyhow::Result<()> {
         events: meta.counts().received - before.2,
         cpu: [doors, attribution, delivery, kafka, postgres, spent.own].map(each),
         others: spent.others(known),
-        verified: verified(database.url(), stack.brokers())?,
     };
     let body = section::write(options, &outcome, &run.latencies, stack.kafka_version())?;
     publish("soak", &body, !options.dry)
@@ -417,24 +416,4 @@ async fn recount(
     );
     ensure!(told.duplicates == 0, "Meta has seen an event twice");
     Ok(())
-}
-
-/// What `millrace verify` says of the store.
-///
-/// # Errors
-/// It finds something.
-fn verified(url: &str, brokers: &str) -> anyhow::Result<String> {
-    let out = std::process::Command::new(crate::contender::product()?)
-        .arg("verify")
-        .env("DATABASE_URL", url)
-        .env("MILLRACE_LOG__BACKEND", "kafka")
-        .env("MILLRACE_LOG__BROKERS", brokers)
-        .output()?;
-    let said = String::from_utf8_lossy(&out.stdout);
-    let complaint = String::from_utf8_lossy(&out.stderr);
-    if complaint.contains("unrecognized subcommand") {
-        return Ok("this build has no `millrace verify`".to_owned());
-    }
-    ensure!(out.status.success(), "`millrace verify`: {said}{complaint}");
-    Ok("`millrace verify` finds nothing".to_owned())
 }
