@@ -188,13 +188,13 @@ fn section(
     )?;
     writeln!(
         out,
-        "| | mails/s | CPU-µs a mail (sender) | CPU-µs a mail (PostgreSQL) |\n|---|---|---|---|"
+        "| | mails/s | CPU-µs a mail (sender) | CPU-µs a mail (PostgreSQL) | CPU-µs a mail (server) |\n|---|---|---|---|---|"
     )?;
     for (name, r) in [("mail", &p), ("bare lettre", &b)] {
         writeln!(
             out,
-            "| {name} | {:.0} | {:.1} | {:.1} |",
-            r.rate, r.sender, r.postgres
+            "| {name} | {:.0} | {:.1} | {:.1} | {:.1} |",
+            r.rate, r.sender, r.postgres, r.receiver
         )?;
     }
     writeln!(
