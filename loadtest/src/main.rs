@@ -92,7 +92,8 @@ enum Command {
     Bodies(hostile::bodies::Options),
     /// Workload W beside Kafka Streams, `sentry_arroyo` and Quix Streams, all into the same PostgreSQL.
     Peers(peers::Options),
-    /// Everything, one after the other; without --short all but the soak, which takes an hour.
+    /// The measurements that need nothing installed beside PostgreSQL and Kafka, one after the other: not the peers, and neither
+    /// faults nor hostile input, which are proofs. The soak, which takes an hour, only with --short.
     All {
         /// At a small scale and without writing: does it still run?
         #[arg(long)]
@@ -239,7 +240,7 @@ fn all(short: bool) -> anyhow::Result<()> {
     command(&["log"])?;
     command(&["ingest"])?;
     command(&["ledger"])?;
-    for what in ["outbox", "meta", "webhook", "million", "hung"] {
+    for what in ["outbox", "meta", "webhook", "email", "million", "hung"] {
         command(&["delivery", what])?;
     }
     command(&["memory"])?;
