@@ -44,7 +44,8 @@ pub struct Options {
     /// Leave out topic to topic.
     #[arg(long)]
     pub no_topics: bool,
-    /// The product and the bare loop alone, gated at 0.6 of the target: what a merge is checked by. Writes nothing.
+    /// The product and the bare loop alone, gated at 0.6 of the target by CPU and by the best rate of up to five goes: what a merge
+    /// is checked by. Writes nothing.
     #[arg(long)]
     pub short: bool,
     /// Print only; leave BENCHMARKS.md as it is.
