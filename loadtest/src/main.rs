@@ -208,6 +208,9 @@ fn all(short: bool) -> anyhow::Result<()> {
             (true, ["log"]) => &["--dry", "--records", "50000", "--rounds", "1"],
             (true, ["delivery", "outbox"]) => &["--dry", "--messages", "20000", "--rounds", "1"],
             (true, ["delivery", "million"]) => &["--dry", "--messages", "50000"],
+            (true, ["delivery", "due"]) => {
+                &["--dry", "--seconds", "5", "--rate", "100", "--lead", "15"]
+            }
             (true, ["delivery", _]) => &["--dry", "--messages", "4000", "--rounds", "1"],
             (true, ["scale" | "rebalance"]) => &["--short"],
             (true, ["backlog"]) => &["--dry", "--records", "200000"],
@@ -240,7 +243,9 @@ fn all(short: bool) -> anyhow::Result<()> {
     command(&["log"])?;
     command(&["ingest"])?;
     command(&["ledger"])?;
-    for what in ["outbox", "meta", "webhook", "email", "million", "hung"] {
+    for what in [
+        "outbox", "meta", "webhook", "email", "due", "million", "hung",
+    ] {
         command(&["delivery", what])?;
     }
     command(&["memory"])?;
