@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -41,24 +42,38 @@ pub struct Running {
     done: bool,
 }
 
-/// The product's program: `MILLRACE_BIN`, else beside this one.
+/// The product's program: `MILLRACE_BIN`, else the one beside this program. Under `cargo run` it is built first, so that it is of
+/// the sources that a section names.
 ///
 /// # Errors
-/// It is not there.
+/// It does not build, or is not there.
 pub fn product() -> anyhow::Result<PathBuf> {
+    static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    let built = BUILT.get_or_init(|| build().map_err(|e| format!("{e:#}")));
+    built.clone().map_err(anyhow::Error::msg)
+}
+
+fn build() -> anyhow::Result<PathBuf> {
+    // What stands there now is what is measured, whatever is committed while it is.
+    crate::machine::commit();
     if let Some(path) = std::env::var_os("MILLRACE_BIN") {
         return Ok(path.into());
     }
+    let release = !cfg!(debug_assertions);
+    if let Some(cargo) = std::env::var_os("CARGO") {
+        let mut build = Command::new(cargo);
+        build.args(["build", "-q", "-p", "millrace"]);
+        if release {
+            build.arg("--release");
+        }
+        ensure!(build.status()?.success(), "the product does not build");
+    }
     let path = std::env::current_exe()?.with_file_name("millrace");
-    let release = if cfg!(debug_assertions) {
-        ""
-    } else {
-        " --release"
-    };
     ensure!(
         path.is_file(),
-        "{} is not built: cargo build{release} -p millrace",
-        path.display()
+        "{} is not built: cargo build{} -p millrace",
+        path.display(),
+        if release { " --release" } else { "" }
     );
     Ok(path)
 }
@@ -84,6 +99,23 @@ pub fn attribution(brokers: &str, database: &str, tuning: &Tuning) -> anyhow::Re
         .env("MILLRACE_HTTP__ADMIN", "127.0.0.1:0")
         .env("RUST_LOG", "warn");
     Ok(command)
+}
+
+/// What `millrace verify --log` says of a store and of the ends of its topics: nothing.
+///
+/// # Errors
+/// It finds something, or cannot look.
+pub fn verify(database: &str, brokers: &str, prefix: &str) -> anyhow::Result<()> {
+    let out = Command::new(product()?)
+        .args(["verify", "--log"])
+        .env("DATABASE_URL", database)
+        .env("MILLRACE_LOG__BACKEND", "kafka")
+        .env("MILLRACE_LOG__BROKERS", brokers)
+        .env("MILLRACE_LOG__PREFIX", prefix)
+        .output()?;
+    let [said, complaint] = [&out.stdout, &out.stderr].map(|o| String::from_utf8_lossy(o));
+    ensure!(out.status.success(), "`millrace verify`: {said}{complaint}");
+    Ok(())
 }
 
 impl Contender {

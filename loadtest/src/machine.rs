@@ -1,6 +1,7 @@
 //! What a figure was measured on: machine, versions, date.
 
 use std::process::Command;
+use std::sync::OnceLock;
 
 fn first_line(command: &mut Command) -> String {
     command
@@ -26,6 +27,25 @@ fn proc_field(file: &str, name: &str) -> String {
         .unwrap_or_else(|| "unknown".to_owned())
 }
 
+/// The commit that is checked out, as it was when first asked for; `-dirty` behind it where files differ from it, those that
+/// measurements write aside.
+pub fn commit() -> &'static str {
+    static COMMIT: OnceLock<String> = OnceLock::new();
+    COMMIT.get_or_init(|| {
+        let head = first_line(Command::new("git").args(["rev-parse", "--short", "HEAD"]));
+        let changed = Command::new("git")
+            .args(["status", "--porcelain", "--", ":(top)"])
+            .arg(":(top,exclude)loadtest/*.md")
+            .output();
+        match changed {
+            Ok(out) if out.status.success() && out.stdout.is_empty() => head,
+            Ok(out) if out.status.success() => format!("{head}-dirty"),
+            // No repository: then there is no commit either.
+            _ => head,
+        }
+    })
+}
+
 /// One paragraph for a report; `seed` is the generator's, where one was used.
 #[must_use]
 pub fn describe(kafka: Option<&str>, seed: impl Into<Option<u64>>) -> String {
@@ -44,10 +64,7 @@ pub fn describe(kafka: Option<&str>, seed: impl Into<Option<u64>>) -> String {
         Command::new(millrace_tests::postgres::binaries().join("postgres")).arg("--version"),
     );
     let mut versions = vec![
-        format!(
-            "commit {}",
-            first_line(Command::new("git").args(["rev-parse", "--short", "HEAD"]))
-        ),
+        format!("commit {}", commit()),
         first_line(Command::new("rustc").arg("--version")),
         postgres,
     ];

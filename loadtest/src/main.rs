@@ -48,8 +48,7 @@ struct Cli {
 }
 
 const EXAMPLES: &str = "Examples:
-  cargo build --release -p millrace            the product that is measured
-  cargo run --release -p loadtest -- consume   workload W, three rounds in turns
+  cargo run --release -p loadtest -- consume   workload W, three rounds in turns; builds the product first
   cargo run --release -p loadtest -- consume --records 200000 --rounds 1 --dry";
 
 #[derive(Subcommand)]
@@ -93,7 +92,8 @@ enum Command {
     Bodies(hostile::bodies::Options),
     /// Workload W beside Kafka Streams, `sentry_arroyo` and Quix Streams, all into the same PostgreSQL.
     Peers(peers::Options),
-    /// Everything, one after the other; without --short all but the soak, which takes an hour.
+    /// The measurements that need nothing installed beside PostgreSQL and Kafka, one after the other: not the peers, and neither
+    /// faults nor hostile input, which are proofs. The soak, which takes an hour, only with --short.
     All {
         /// At a small scale and without writing: does it still run?
         #[arg(long)]
@@ -128,7 +128,16 @@ enum Command {
 }
 
 fn main() -> anyhow::Result<()> {
-    match Cli::parse().command {
+    let command = Cli::parse().command;
+    if command.runs_the_product() {
+        // Before anything is held up that a build would disturb.
+        println!(
+            "{} of {}",
+            contender::product()?.display(),
+            machine::commit()
+        );
+    }
+    match command {
         Command::Workload(options) => make(&options),
         Command::Consume(options) => consume::run(&options),
         Command::Log(options) => log::run(&options),
@@ -160,6 +169,24 @@ fn main() -> anyhow::Result<()> {
     }
 }
 
+impl Command {
+    /// Whether the product's program is started for it. The faults have one of their own.
+    fn runs_the_product(&self) -> bool {
+        match self {
+            Command::Consume(options) => !options.embedded,
+            Command::Delivery { what } => what.runs_the_product(),
+            Command::Ingest(_)
+            | Command::Memory(_)
+            | Command::Scale(_)
+            | Command::Rebalance(_)
+            | Command::Backlog(_)
+            | Command::Soak(_)
+            | Command::Peers(_) => true,
+            _ => false,
+        }
+    }
+}
+
 /// Each command with its defaults, or small.
 fn all(short: bool) -> anyhow::Result<()> {
     let command = |words: &[&str]| -> anyhow::Result<()> {
@@ -181,10 +208,21 @@ fn all(short: bool) -> anyhow::Result<()> {
             (true, ["log"]) => &["--dry", "--records", "50000", "--rounds", "1"],
             (true, ["delivery", "outbox"]) => &["--dry", "--messages", "20000", "--rounds", "1"],
             (true, ["delivery", "million"]) => &["--dry", "--messages", "50000"],
+            (true, ["delivery", "due"]) => {
+                &["--dry", "--seconds", "5", "--rate", "100", "--lead", "15"]
+            }
             (true, ["delivery", _]) => &["--dry", "--messages", "4000", "--rounds", "1"],
             (true, ["scale" | "rebalance"]) => &["--short"],
             (true, ["backlog"]) => &["--dry", "--records", "200000"],
-            (true, ["soak"]) => &["--dry", "--minutes", "0.5", "--calibrate", "3"],
+            (true, ["soak"]) => &[
+                "--dry",
+                "--minutes",
+                "0.5",
+                "--calibrate",
+                "3",
+                "--warm-up",
+                "2",
+            ],
             (true, ["ledger"]) => &["--dry", "--records", "40000", "--rounds", "1"],
             (true, ["ingest"]) => &["--dry", "--requests", "5000", "--rounds", "1"],
             (true, _) => &["--dry", "--records", "50000", "--idle", "2"],
@@ -205,7 +243,9 @@ fn all(short: bool) -> anyhow::Result<()> {
     command(&["log"])?;
     command(&["ingest"])?;
     command(&["ledger"])?;
-    for what in ["outbox", "meta", "webhook", "million", "hung"] {
+    for what in [
+        "outbox", "meta", "webhook", "email", "due", "million", "hung",
+    ] {
         command(&["delivery", what])?;
     }
     command(&["memory"])?;

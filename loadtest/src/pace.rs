@@ -1,7 +1,7 @@
 //! Records of workload W into Kafka at a steady rate, by a thread of its own.
 
 use crate::preload::Filler;
-use crate::workload::Workload;
+use crate::workload::{Totals, Workload};
 use anyhow::Context;
 use millrace_topics::contract::TopicRef;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 /// A producer that keeps its pace until it is told to stop or the workload ends.
 pub struct Paced {
     stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<anyhow::Result<u64>>>,
+    thread: Option<JoinHandle<anyhow::Result<Totals>>>,
 }
 
 impl Paced {
@@ -49,7 +49,7 @@ impl Paced {
                 std::thread::park_timeout(Duration::from_millis(1));
             }
             filler.flush()?;
-            Ok(done)
+            Ok(workload.totals())
         });
         Ok(Paced {
             stop,
@@ -63,11 +63,11 @@ impl Paced {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Stops, and waits until all is acknowledged: how many records there were.
+    /// Stops, and waits until all is acknowledged: what the records held.
     ///
     /// # Errors
     /// Kafka did not take them, or the workload had ended.
-    pub fn stop(&mut self) -> anyhow::Result<u64> {
+    pub fn stop(&mut self) -> anyhow::Result<Totals> {
         self.stop.store(true, Ordering::Relaxed);
         let thread = self.thread.take().context("stopped once")?;
         thread

@@ -2,7 +2,7 @@
 
 use super::sending::{self, Arrived, arrive, middle, rates, show};
 use super::smtp;
-use super::store::{Store, now_secs};
+use super::store::{Outbox, Store, now_secs};
 use crate::machine;
 use crate::report::{publish, verdict};
 use millrace::cli::demo::stand_ins::mail::Mail;
@@ -20,9 +20,9 @@ pub struct Options {
     /// Connections at once.
     #[arg(long, default_value_t = 8)]
     concurrency: usize,
-    /// How long the server takes for each of its replies, in milliseconds.
-    #[arg(long, default_value_t = 2)]
-    latency: u64,
+    /// How long the server takes for each of its replies, in milliseconds; each is a measurement of its own.
+    #[arg(long, value_delimiter = ',', default_values_t = [2, 0])]
+    latency: Vec<u64>,
     /// Rounds of each contender, in turns; the table shows medians.
     #[arg(long, default_value_t = 3)]
     rounds: usize,
@@ -41,38 +41,51 @@ const SHARE: f64 = 0.8;
 pub async fn measure(options: &Options) -> anyhow::Result<()> {
     let store = Store::start().await?;
     sending::pin(&store)?;
-    let (mut with, mut without, mut tails) = (Vec::new(), Vec::new(), Vec::new());
-    for n in 0..options.rounds.max(1) {
-        for turn in 0..2 {
-            if (n + turn) % 2 == 0 {
-                let (round, tail) = ours(&store, options).await?;
-                show("product", &round);
-                with.push(round);
-                tails.push(tail.as_secs_f64() * 1e3);
-            } else {
-                let round = bare(&store, options).await?;
-                show("bare lettre", &round);
-                without.push(round);
+    let mut all = Vec::new();
+    for latency in &options.latency {
+        let mut rounds = Rounds {
+            latency: *latency,
+            ..Rounds::default()
+        };
+        for n in 0..options.rounds.max(1) {
+            for turn in 0..2 {
+                if (n + turn) % 2 == 0 {
+                    let (round, tail) = ours(&store, options, *latency).await?;
+                    show("product", &round);
+                    rounds.with.push(round);
+                    rounds.tails.push(tail.as_secs_f64() * 1e3);
+                } else {
+                    let round = bare(&store, options, *latency).await?;
+                    show("bare lettre", &round);
+                    rounds.without.push(round);
+                }
             }
         }
+        all.push(rounds);
     }
-    publish(
-        "delivery-email",
-        &section(options, &with, &without, &tails)?,
-        !options.dry,
-    )
+    publish("delivery-email", &section(options, &all)?, !options.dry)
 }
 
-fn server(options: &Options) -> anyhow::Result<Mail> {
+/// What was measured with a server that takes so long, in milliseconds.
+#[derive(Default)]
+struct Rounds {
+    latency: u64,
+    with: Vec<Arrived>,
+    without: Vec<Arrived>,
+    /// From the last mail taken to the last end written down, in milliseconds.
+    tails: Vec<f64>,
+}
+
+fn server(latency: u64) -> anyhow::Result<Mail> {
     let mail = Mail::start()?;
     mail.count_only();
-    mail.take_so_long(Duration::from_millis(options.latency));
+    mail.take_so_long(Duration::from_millis(latency));
     Ok(mail)
 }
 
-/// A notice of the usual size.
-fn notice(n: u32) -> Notification {
-    Notification {
+/// The payload of a notice of the usual size.
+pub(super) fn notice(n: u32) -> String {
+    let notice = Notification {
         v: 1,
         user: format!("u{}", n % 100),
         trigger: "core.news".to_owned(),
@@ -90,12 +103,16 @@ fn notice(n: u32) -> Notification {
             ..GenericBody::default()
         },
         ..Notification::default()
-    }
+    };
+    // Nothing in it could have no JSON form; an empty payload would be refused by the store.
+    serde_json::to_string(&notice).unwrap_or_default()
 }
 
-async fn ours(store: &Store, options: &Options) -> anyhow::Result<(Arrived, Duration)> {
-    let mail = server(options)?;
-    let outbox = store.fresh().await?;
+/// A hundred users who want their mail, and a transport to a port of this machine: its destination.
+///
+/// # Errors
+/// The store's.
+pub(super) async fn place(outbox: &Outbox, port: u16) -> anyhow::Result<i32> {
     let client = outbox.session.client();
     client
         .execute(
@@ -117,16 +134,22 @@ async fn ours(store: &Store, options: &Options) -> anyhow::Result<(Arrived, Dura
                     site_url, message_domain)
              VALUES ($1, 'mt_bench', true, '127.0.0.1', $2, 'none', 'news@sender.example', 'Sosaria', 'https://site.example',
                      'sender.example')",
-            &[&outbox.workspace, &i32::from(mail.address().port())],
+            &[&outbox.workspace, &i32::from(port)],
         )
         .await?;
-    let no =
-        millrace_tests::outbox::destination(client, outbox.workspace, "email", "mt_bench").await?;
+    millrace_tests::outbox::destination(client, outbox.workspace, "email", "mt_bench").await
+}
+
+async fn ours(
+    store: &Store,
+    options: &Options,
+    latency: u64,
+) -> anyhow::Result<(Arrived, Duration)> {
+    let mail = server(latency)?;
+    let outbox = store.fresh().await?;
+    let no = place(&outbox, mail.address().port()).await?;
     outbox
-        .fill("email", &[no], 0..options.messages, |n| {
-            // Nothing in it could have no JSON form; an empty payload would be refused by the store.
-            serde_json::to_string(&notice(n)).unwrap_or_default()
-        })
+        .fill("email", &[no], 0..options.messages, notice)
         .await?;
     let settings = [
         (
@@ -147,8 +170,8 @@ async fn ours(store: &Store, options: &Options) -> anyhow::Result<(Arrived, Dura
     Ok((round, tail))
 }
 
-async fn bare(store: &Store, options: &Options) -> anyhow::Result<Arrived> {
-    let mail = server(options)?;
+async fn bare(store: &Store, options: &Options, latency: u64) -> anyhow::Result<Arrived> {
+    let mail = server(latency)?;
     let mut process = sending::start_smtp(&smtp::Options {
         port: mail.address().port(),
         messages: options.messages,
@@ -167,44 +190,47 @@ fn once(mail: &Mail, messages: u64) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn section(
-    options: &Options,
-    with: &[Arrived],
-    without: &[Arrived],
-    tails: &[f64],
-) -> anyhow::Result<String> {
-    let (p, b) = (middle(with), middle(without));
-    let ratio = p.rate / b.rate;
+fn section(options: &Options, all: &[Rounds]) -> anyhow::Result<String> {
     let mut out = String::new();
     writeln!(out, "## Mail\n")?;
     writeln!(out, "{}\n", machine::describe(None, None::<u64>))?;
     writeln!(
         out,
-        "{} mails a round to one server that takes {} ms for each reply, {} connections; the sender alone on one core, server and\nPostgreSQL (durable) on the other. The product is `millrace run --roles delivery` over a filled outbox: each mail is rendered, and\nits user asked about, right before it is sent. The comparator is lettre's pooled transport with one message made beforehand. Rates\nas the server sees them, medians of {} rounds in turns.\n",
+        "{} mails a round to one local server, {} connections; the sender alone on one core, server and PostgreSQL (durable) on the\nother. The product is `millrace run --roles delivery` over a filled outbox: each mail is rendered, and its user asked about, right\nbefore it is sent. The comparator is lettre's pooled transport with one message made beforehand. Rates as the server sees them,\nmedians of {} rounds in turns. Where the server takes its time for each reply, the connections bound both sides; where it takes\nnone, the processor does.\n",
         options.messages,
-        options.latency,
         options.concurrency,
-        with.len(),
+        options.rounds.max(1),
     )?;
     writeln!(
         out,
-        "| | mails/s | CPU-µs a mail (sender) | CPU-µs a mail (PostgreSQL) |\n|---|---|---|---|"
+        "| a reply takes | | mails/s | CPU-µs a mail (sender) | CPU-µs a mail (PostgreSQL) | CPU-µs a mail (server) |\n|---|---|---|---|---|---|"
     )?;
-    for (name, r) in [("mail", &p), ("bare lettre", &b)] {
+    for rounds in all {
+        let ms = rounds.latency;
+        for (name, r) in [
+            ("mail", middle(&rounds.with)),
+            ("bare lettre", middle(&rounds.without)),
+        ] {
+            writeln!(
+                out,
+                "| {ms} ms | {name} | {:.0} | {:.1} | {:.1} | {:.1} |",
+                r.rate, r.sender, r.postgres, r.receiver
+            )?;
+        }
+    }
+    for rounds in all {
+        let (p, b) = (middle(&rounds.with), middle(&rounds.without));
+        let ratio = p.rate / b.rate;
         writeln!(
             out,
-            "| {name} | {:.0} | {:.1} | {:.1} |",
-            r.rate, r.sender, r.postgres
+            "\nMail to bare lettre, {} ms a reply: **{ratio:.3}** (wanted ≥ {SHARE:.2}: {}). All rounds, mails/s: mail {}; bare {}. The last ends were\nwritten down {:.0} ms after the last mail was taken. Others used up to {:.2} cores meanwhile.",
+            rounds.latency,
+            verdict(ratio >= SHARE),
+            rates(&rounds.with),
+            rates(&rounds.without),
+            crate::report::median(&rounds.tails),
+            p.others.max(b.others),
         )?;
     }
-    writeln!(
-        out,
-        "\nMail to bare lettre: **{ratio:.3}** (wanted ≥ {SHARE:.2}: {}). All rounds, mails/s: mail {}; bare {}. The last ends were written\ndown {:.0} ms after the last mail was taken. Others used up to {:.2} cores meanwhile.",
-        verdict(ratio >= SHARE),
-        rates(with),
-        rates(without),
-        crate::report::median(tails),
-        p.others.max(b.others),
-    )?;
     Ok(out)
 }

@@ -136,13 +136,13 @@ fn section(options: &Options, with: &[Arrived], without: &[Arrived]) -> anyhow::
     )?;
     writeln!(
         out,
-        "| | messages/s | CPU-µs a message (sender) | CPU-µs a message (PostgreSQL) |\n|---|---|---|---|"
+        "| | messages/s | CPU-µs a message (sender) | CPU-µs a message (PostgreSQL) | CPU-µs a message (receivers) |\n|---|---|---|---|---|"
     )?;
     for (name, r) in [("without", &o), ("with a hung one", &w)] {
         writeln!(
             out,
-            "| {name} | {:.0} | {:.1} | {:.1} |",
-            r.rate, r.sender, r.postgres
+            "| {name} | {:.0} | {:.1} | {:.1} | {:.1} |",
+            r.rate, r.sender, r.postgres, r.receiver
         )?;
     }
     writeln!(

@@ -10,7 +10,7 @@ use anyhow::ensure;
 use millrace::delivery::meta::settings::Meta;
 use millrace_tests::meta_stand_in::MetaStandIn;
 use std::fmt::Write;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How to measure the channel `meta`.
 #[derive(Clone, Debug, clap::Args)]
@@ -52,13 +52,14 @@ impl Options {
 pub async fn measure(options: &Options) -> anyhow::Result<()> {
     let store = Store::start().await?;
     sending::pin(&store)?;
-    let (mut with, mut without) = (Vec::new(), Vec::new());
+    let (mut with, mut without, mut tails) = (Vec::new(), Vec::new(), Vec::new());
     for n in 0..options.rounds.max(1) {
         for turn in 0..2 {
             if (n + turn) % 2 == 0 {
-                let round = ours(&store, options).await?;
+                let (round, tail) = ours(&store, options).await?;
                 show("product", &round);
                 with.push(round);
+                tails.push(tail.as_secs_f64() * 1e3);
             } else {
                 let round = bare(&store, options).await?;
                 show("bare reqwest", &round);
@@ -68,7 +69,7 @@ pub async fn measure(options: &Options) -> anyhow::Result<()> {
     }
     publish(
         "delivery-meta",
-        &section(options, &with, &without)?,
+        &section(options, &with, &without, &tails)?,
         !options.dry,
     )
 }
@@ -83,7 +84,7 @@ fn stand_in(options: &Options) -> anyhow::Result<MetaStandIn> {
     Ok(stand_in)
 }
 
-async fn ours(store: &Store, options: &Options) -> anyhow::Result<Arrived> {
+async fn ours(store: &Store, options: &Options) -> anyhow::Result<(Arrived, Duration)> {
     let stand_in = stand_in(options)?;
     let outbox = store.fresh().await?;
     let mut destinations = Vec::new();
@@ -108,11 +109,13 @@ async fn ours(store: &Store, options: &Options) -> anyhow::Result<Arrived> {
     let mut process = sending::start_product(&outbox, &settings)?;
     let messages = u64::from(options.messages);
     let round = arrive(store, &mut process, messages, || stand_in.counts().received).await?;
+    let last = Instant::now();
     outbox.drained(&destinations, || process.check()).await?;
+    let tail = last.elapsed();
     process.stop().await?;
     outbox.verify(&destinations, options.messages).await?;
     once(&stand_in, messages)?;
-    Ok(round)
+    Ok((round, tail))
 }
 
 async fn bare(store: &Store, options: &Options) -> anyhow::Result<Arrived> {
@@ -143,7 +146,12 @@ fn once(stand_in: &MetaStandIn, messages: u64) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn section(options: &Options, with: &[Arrived], without: &[Arrived]) -> anyhow::Result<String> {
+fn section(
+    options: &Options,
+    with: &[Arrived],
+    without: &[Arrived],
+    tails: &[f64],
+) -> anyhow::Result<String> {
     let (p, b) = (middle(with), middle(without));
     let mut out = String::new();
     writeln!(out, "## Events to Meta\n")?;
@@ -161,23 +169,24 @@ fn section(options: &Options, with: &[Arrived], without: &[Arrived]) -> anyhow::
     )?;
     writeln!(
         out,
-        "| | events/s | CPU-µs an event (sender) | CPU-µs an event (PostgreSQL) |\n|---|---|---|---|"
+        "| | events/s | CPU-µs an event (sender) | CPU-µs an event (PostgreSQL) | CPU-µs an event (stand-in) |\n|---|---|---|---|---|"
     )?;
     for (name, r) in [("meta", &p), ("bare reqwest", &b)] {
         writeln!(
             out,
-            "| {name} | {:.0} | {:.2} | {:.2} |",
-            r.rate, r.sender, r.postgres
+            "| {name} | {:.0} | {:.2} | {:.2} | {:.2} |",
+            r.rate, r.sender, r.postgres, r.receiver
         )?;
     }
     writeln!(
         out,
-        "\nProduct: **{:.0}** events/s (wanted ≥ {LEAST:.0}: {}); {:.2} of bare reqwest, which claims nothing and writes nothing down. All\nrounds, events/s: product {}; bare {}. Others used up to {:.2} of the {} cores meanwhile.",
+        "\nProduct: **{:.0}** events/s (wanted ≥ {LEAST:.0}: {}); {:.2} of bare reqwest, which claims nothing and writes nothing down. All\nrounds, events/s: product {}; bare {}. The last ends were written down {:.0} ms after the last event had arrived. Others used up\nto {:.2} of the {} cores meanwhile.",
         p.rate,
         verdict(p.rate >= LEAST),
         p.rate / b.rate,
         rates(with),
         rates(without),
+        crate::report::median(tails),
         p.others.max(b.others),
         std::thread::available_parallelism()
             .map_or(0, usize::from)

@@ -1,7 +1,8 @@
-//! Delivery: what the outbox costs without HTTP, how fast the channels send, how large the narrow table stays, and what a hung
-//! destination takes from the others.
+//! Delivery: what the outbox costs without HTTP, how fast the channels send, how late what is due is handed over, how large the
+//! narrow table stays, and what a hung destination takes from the others.
 
 mod bare;
+mod due;
 mod email;
 mod hung;
 mod meta;
@@ -32,10 +33,20 @@ pub enum What {
     Webhook(webhook::Options),
     /// Mail to one server, against lettre's pooled transport alone.
     Email(email::Options),
+    /// Messages that become due a thousand a second: how late are they handed over?
+    Due(due::Options),
     /// A million messages through a bounded backlog: the narrow table's size and the dispatcher's memory.
     Million(million::Options),
     /// Webhooks to endpoints that answer, with and without one that never does.
     Hung(hung::Options),
+}
+
+impl What {
+    /// Whether `millrace run` takes part, and not this program's dispatcher alone.
+    #[must_use]
+    pub fn runs_the_product(&self) -> bool {
+        !matches!(self, What::Outbox(_) | What::Million(_))
+    }
 }
 
 /// Runs it.
@@ -53,6 +64,7 @@ pub fn run(what: &What) -> anyhow::Result<()> {
             What::Meta(options) => meta::measure(options).await,
             What::Webhook(options) => webhook::measure(options).await,
             What::Email(options) => email::measure(options).await,
+            What::Due(options) => due::measure(options).await,
             What::Million(options) => million::measure(options).await,
             What::Hung(options) => hung::measure(options).await,
         }

@@ -170,6 +170,8 @@ pub struct Arrived {
     pub sender: f64,
     /// See `sender`.
     pub postgres: f64,
+    /// See `sender`; this process: the receivers, and the watching.
+    pub receiver: f64,
     /// Cores that others than sender, PostgreSQL and receivers kept busy.
     pub others: f64,
 }
@@ -220,6 +222,7 @@ pub async fn arrive(
         rate: measured / seconds.max(1e-3),
         sender: each(program),
         postgres: each(postgres),
+        receiver: each(spent.own),
         others: spent.others(program + postgres + spent.own),
     })
 }
@@ -233,6 +236,7 @@ pub fn middle(rounds: &[Arrived]) -> Arrived {
         rate: of(|r| r.rate),
         sender: of(|r| r.sender),
         postgres: of(|r| r.postgres),
+        receiver: of(|r| r.receiver),
         others: of(|r| r.others),
     }
 }
@@ -247,7 +251,7 @@ pub fn rates(rounds: &[Arrived]) -> String {
 /// For people who watch.
 pub fn show(what: &str, r: &Arrived) {
     println!(
-        "{what}: {:.0} messages/s; CPU-µs a message: sender {:.1}, PostgreSQL {:.1}; others used {:.2} cores",
-        r.rate, r.sender, r.postgres, r.others
+        "{what}: {:.0} messages/s; CPU-µs a message: sender {:.1}, PostgreSQL {:.1}, receiver {:.1}; others used {:.2} cores",
+        r.rate, r.sender, r.postgres, r.receiver, r.others
     );
 }

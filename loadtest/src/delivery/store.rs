@@ -10,6 +10,7 @@ use millrace::runtime::connector::connector;
 use millrace::runtime::session::{Connect, Session};
 use millrace::settings;
 use millrace_schemas::ids::RecordId;
+use millrace_schemas::time::Micros;
 use millrace_tests::postgres::{DedicatedServer, TestDatabase};
 use millrace_topics::pglog;
 use std::time::{Duration, Instant};
@@ -127,6 +128,22 @@ impl Outbox {
         range: std::ops::Range<u32>,
         payload: impl Fn(u32) -> String,
     ) -> anyhow::Result<()> {
+        self.fill_due(channel, destinations, range, payload, |_| None)
+            .await
+    }
+
+    /// The same, with message `n` due at `due(n)`; at once where that says nothing.
+    ///
+    /// # Errors
+    /// As [`Outbox::fill`].
+    pub async fn fill_due(
+        &self,
+        channel: &'static str,
+        destinations: &[i32],
+        range: std::ops::Range<u32>,
+        payload: impl Fn(u32) -> String,
+        due: impl Fn(u32) -> Option<Micros>,
+    ) -> anyhow::Result<()> {
         ensure!(!destinations.is_empty(), "no destination to fill");
         for from in range.clone().step_by(FILL as usize) {
             let wall = SystemClock.wall();
@@ -153,7 +170,7 @@ impl Outbox {
                         dedupe_key: None,
                         payload: payload(n),
                         cause,
-                        due_at: wall,
+                        due_at: due(n).unwrap_or(wall),
                         refused: None,
                     }
                 })

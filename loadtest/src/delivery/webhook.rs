@@ -144,13 +144,13 @@ fn section(
     )?;
     writeln!(
         out,
-        "| | messages/s | CPU-µs a message (sender) | CPU-µs a message (PostgreSQL) |\n|---|---|---|---|"
+        "| | messages/s | CPU-µs a message (sender) | CPU-µs a message (PostgreSQL) | CPU-µs a message (receiver) |\n|---|---|---|---|---|"
     )?;
     for (name, r) in [("webhooks", &p), ("bare reqwest", &b)] {
         writeln!(
             out,
-            "| {name} | {:.0} | {:.1} | {:.1} |",
-            r.rate, r.sender, r.postgres
+            "| {name} | {:.0} | {:.1} | {:.1} | {:.1} |",
+            r.rate, r.sender, r.postgres, r.receiver
         )?;
     }
     writeln!(

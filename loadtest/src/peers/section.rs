@@ -80,7 +80,7 @@ seen on. Product and bare loop: {} records a transaction, {} arbiters or consume
             out,
             "\nTopic to topic, the same work with a ledger topic at its end and no PostgreSQL (no target; the product has no such form: its
 ledger is the store). Bare loop: transactions of the producer, the offsets in them; Kafka Streams: `exactly_once_v2`; arroyo:
-at least once.\n"
+at least once. In turns; after each round the topic's rows are counted by table and held against what the generator made.\n"
         )?;
         table(&mut out, through)?;
         out.push('\n');

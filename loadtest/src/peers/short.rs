@@ -1,28 +1,29 @@
 //! The short form: is the pipeline still fast enough beside the bare loop? Few records and rounds, a gate far below the target.
 //!
-//! It gates the product's rate, or what it costs where the rate is lower: a busy machine takes from one side's rounds more than
-//! from the other's, and unoptimised code, as CI builds it, needs more of the machine, but what was used for a record it takes
-//! nothing from. A product that waits instead of working costs nothing, so the rate has a floor of its own at half the gate. Best
-//! rounds are compared, and where they are too slow the same number is played once more before it is said.
+//! Both what a record costs and the rate are gated at 0.6 of the target. The cost is compared by medians of all rounds: a busy
+//! machine takes little from it. The rate is the best of up to five goes, each of so many rounds of both in turns: a busy machine takes
+//! from one side's rounds more than from the other's, and unoptimised code, as CI builds it, comes to 0.45 where release has 0.7. More
+//! goes are played only while something is missing, so a calm machine needs one.
 
 use super::measure::{Bench, Round};
 use super::peer::Peer;
 use super::{LEAST_OF_BARE, Options, tuning};
+use crate::report::median;
 use crate::stack::Stack;
-use anyhow::ensure;
+use anyhow::bail;
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
 /// What of the target is gated at.
 const SHARE: f64 = 0.6;
-/// The gate: a share of the bare loop's rate.
+/// The gate: this share of the bare loop, by what a record costs and by rate.
 const LEAST: f64 = LEAST_OF_BARE * SHARE;
-/// The least rate, whatever the cost.
-const FLOOR: f64 = LEAST / 2.0;
+/// So often it is tried before it is called too slow.
+const GOES: usize = 5;
 
 /// Whether shares of the bare loop, by rate and by what a record costs, are good enough.
 fn reached(rate: f64, cost: f64) -> bool {
-    rate.max(cost) >= LEAST && rate >= FLOOR
+    rate >= LEAST && cost >= LEAST
 }
 
 /// Runs it.
@@ -42,23 +43,26 @@ pub async fn run(options: &Options) -> anyhow::Result<()> {
     };
     bench.round(Peer::Bare).await?.show("warming up");
     let (mut product, mut bare) = (Vec::new(), Vec::new());
-    for more in [true, false] {
+    let mut rate: f64 = 0.0;
+    let mut said = String::new();
+    for go in 1..=GOES {
+        let from = product.len();
         for _ in 0..options.rounds.max(1) {
             product.push(one(&bench, Peer::Product).await?);
             bare.push(one(&bench, Peer::Bare).await?);
         }
-        let rate = best(&product, |r| r.rate) / best(&bare, |r| r.rate);
-        let cost = best(&bare, |r| -r.cpu()) / best(&product, |r| -r.cpu());
-        let said = format!(
-            "product to bare loop: {rate:.2} by rate, {cost:.2} by CPU; wanted are {LEAST:.2} by one of them, and {FLOOR:.2} by rate"
+        let of_go = best(product.get(from..)) / best(bare.get(from..));
+        rate = rate.max(of_go);
+        let cost = middle(&bare) / middle(&product);
+        said = format!(
+            "product to bare loop: {rate:.2} by rate, {cost:.2} by CPU; wanted are {LEAST:.2} by both"
         );
-        println!("{said}");
+        println!("go {go} of at most {GOES}, {of_go:.2} by rate; {said}");
         if reached(rate, cost) {
             return Ok(());
         }
-        ensure!(more, "too slow: {said}");
     }
-    Ok(())
+    bail!("too slow: {said}")
 }
 
 async fn one(bench: &Bench<'_>, peer: Peer) -> anyhow::Result<Round> {
@@ -67,8 +71,13 @@ async fn one(bench: &Bench<'_>, peer: Peer) -> anyhow::Result<Round> {
     Ok(round)
 }
 
-fn best(rounds: &[Round], of: impl Fn(&Round) -> f64) -> f64 {
-    rounds.iter().map(of).fold(f64::NEG_INFINITY, f64::max)
+fn best(rounds: Option<&[Round]>) -> f64 {
+    let rates = rounds.unwrap_or_default().iter().map(|r| r.rate);
+    rates.fold(0.0, f64::max)
+}
+
+fn middle(rounds: &[Round]) -> f64 {
+    median(&rounds.iter().map(Round::cpu).collect::<Vec<_>>())
 }
 
 #[cfg(test)]
@@ -76,11 +85,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slow_product_is_not_let_through_and_a_busy_machine_is_no_slow_product() {
-        assert!(reached(0.76, 0.55));
-        assert!(reached(0.35, 0.55), "a busy machine");
-        assert!(!reached(0.41, 0.41), "costs too much");
-        assert!(!reached(0.20, 0.60), "waits");
+    fn both_the_rate_and_the_cost_are_wanted() {
+        assert!(reached(0.45, 0.55));
+        assert!(!reached(0.35, 0.55), "waits");
+        assert!(!reached(0.76, 0.41), "costs too much");
         assert!(!reached(f64::NAN, f64::NAN));
+    }
+
+    #[test]
+    fn a_go_is_as_good_as_its_best_round() {
+        let round = |rate| Round {
+            rate,
+            ..Round::default()
+        };
+        assert_eq!(best(Some(&[round(3.0), round(5.0), round(4.0)])), 5.0);
+        assert_eq!(best(None), 0.0);
     }
 }

@@ -1,5 +1,6 @@
 //! Topic to topic: the same work with a ledger topic at its end, without PostgreSQL; shown, without a target.
 
+use super::content;
 use super::measure::{Bench, Round, State, run_name, used};
 use super::peer::{Given, Peer};
 use crate::cpu::Clocks;
@@ -8,10 +9,11 @@ use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 use std::time::{Duration, Instant};
 
-/// Runs a contender from both topics to a ledger topic; it is done when its group has committed all offsets.
+/// Runs a contender from both topics to a ledger topic; it is done when its group has committed all offsets. Then the topic's rows
+/// are counted.
 ///
 /// # Errors
-/// It ends or stands still.
+/// It ends or stands still, or the topic does not hold each row of the workload once.
 pub async fn round(bench: &Bench<'_>, peer: Peer) -> anyhow::Result<Round> {
     let run = run_name(peer);
     let state = State::new(&run)?;
@@ -73,6 +75,10 @@ pub async fn round(bench: &Bench<'_>, peer: Peer) -> anyhow::Result<Round> {
             bench.totals.records
         );
     };
+    // Before the processes end: one commits offsets before the topic has what it produced.
+    let (brokers, totals) = (bench.stack.brokers(), &bench.totals);
+    tokio::task::block_in_place(|| content::check(brokers, &run, partitions, totals))
+        .with_context(|| format!("{}, topic to topic", peer.name()))?;
     for (_, process) in &mut running {
         process.stop().await?;
     }

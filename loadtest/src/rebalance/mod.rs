@@ -7,7 +7,8 @@
 mod section;
 mod watcher;
 
-use crate::contender::{Contender, Running, Tuning, attribution};
+use crate::books;
+use crate::contender::{self, Contender, Running, Tuning, attribution};
 use crate::fleet::{self, is_shared};
 use crate::pace::Paced;
 use crate::report::publish;
@@ -199,6 +200,7 @@ async fn one(
         pauses.push(pause);
     }
     group.finish().await?;
+    contender::verify(database.url(), stack.brokers(), prefix)?;
     Ok(pauses)
 }
 
@@ -271,9 +273,11 @@ impl Group<'_> {
         }
     }
 
-    /// Ends the load, waits until all of it is consumed, and recounts it.
+    /// Ends the load, waits until all of it is consumed, and recounts it: records by number, rows and payouts against what the
+    /// generator made.
     async fn finish(&mut self) -> anyhow::Result<()> {
-        let sent = self.load.stop()?;
+        let totals = self.load.stop()?;
+        let sent = totals.records;
         let group = Contender::Product.group();
         crate::consume::watch(&self.client, group, sent, |_| {
             self.members.iter_mut().try_for_each(Running::check)
@@ -294,6 +298,7 @@ impl Group<'_> {
             i64::try_from(sent)? == consumed && consumed == outcomes,
             "{sent} records sent, {consumed} consumed, {outcomes} outcomes"
         );
+        books::verify(&self.client, Contender::Product.name(), &totals).await?;
         let held = fleet::owners(&self.client, group).await?;
         held.first_key_value().context("somebody owned it")?;
         Ok(())

@@ -86,7 +86,7 @@ pub(super) fn write(
     }
     writeln!(
         out,
-        "\nNothing was lost or doubled: in every round the records sent, the records consumed and the sum of the outcomes agree."
+        "\nNothing was lost or doubled: in every round the records sent, the records consumed and the sum of the outcomes agree; visits,\nclicks, conversions and the sum of payouts are what the generator made, each once; and `millrace verify --log` finds nothing."
     )?;
     Ok(out)
 }

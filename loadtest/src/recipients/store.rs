@@ -36,11 +36,16 @@ pub fn measure(options: &Options) -> anyhow::Result<(Vec<f64>, Vec<f64>)> {
         // Unmeasured: the server makes the files that later rounds use again.
         let scene = Scene::fresh(&server, options).await?;
         scene.bare(options).await?;
-        for _ in 0..options.rounds.max(1) {
-            let scene = Scene::fresh(&server, options).await?;
-            product.push(scene.product(options).await?);
-            let scene = Scene::fresh(&server, options).await?;
-            bare.push(scene.bare(options).await?);
+        for n in 0..options.rounds.max(1) {
+            // Who goes first changes from round to round.
+            for turn in 0..2 {
+                let scene = Scene::fresh(&server, options).await?;
+                if (n + turn) % 2 == 0 {
+                    product.push(scene.product(options).await?);
+                } else {
+                    bare.push(scene.bare(options).await?);
+                }
+            }
         }
         Ok((product, bare))
     })

@@ -72,6 +72,8 @@ struct Round {
     product_all: f64,
     kafka: f64,
     postgres: f64,
+    /// The sum of processes, Kafka and PostgreSQL with what starting and joining cost each of them.
+    whole_all: f64,
     /// Records a transaction.
     batch: f64,
     /// WAL bytes a record.
@@ -81,6 +83,13 @@ struct Round {
     peak_mib: f64,
     /// Cores that others kept busy.
     others: f64,
+}
+
+impl Round {
+    /// The sum of processes, Kafka and PostgreSQL since the group was let go.
+    fn whole(&self) -> f64 {
+        self.product + self.kafka + self.postgres
+    }
 }
 
 /// Runs it.
@@ -194,6 +203,7 @@ async fn one(
     let database = stack.fresh_database_for(&prefix, shape.partitions).await?;
     let client = database.client().await;
     client.batch_execute("CHECKPOINT").await?;
+    let born = Clocks::read([stack.kafka_pid(), stack.postgres_pid()]);
     let mut fleet = Fleet::start_paused(&client, group, shape.partitions, shape.processes, || {
         let mut command = attribution(stack.brokers(), database.url(), &tuning)?;
         command.env("MILLRACE_LOG__PREFIX", &prefix);
@@ -206,7 +216,7 @@ async fn one(
     Fleet::release(&client, group).await?;
     let (first, last, seconds) = watch(&client, group, totals.records, |_| fleet.check()).await?;
     let all = fleet.cpu();
-    let spent = clocks.since();
+    let (spent, since_start) = (clocks.since(), born.since());
     let [kafka, postgres] = spent.trees;
     let (peak, transactions) = (fleet.peak(), fleet.transactions()?);
     let since = written_since(&client, &written).await?;
@@ -221,6 +231,7 @@ async fn one(
         product_all: per_record(all),
         kafka: per_record(kafka),
         postgres: per_record(postgres),
+        whole_all: per_record(all + since_start.trees.iter().sum::<Duration>()),
         batch: records / transactions.max(1.0),
         wal: since.0 / records,
         stored: since.1 / records,
@@ -278,6 +289,7 @@ fn middle(rounds: &[Round]) -> Round {
         product_all: of(|r| r.product_all),
         kafka: of(|r| r.kafka),
         postgres: of(|r| r.postgres),
+        whole_all: of(|r| r.whole_all),
         batch: of(|r| r.batch),
         wal: of(|r| r.wal),
         stored: of(|r| r.stored),
