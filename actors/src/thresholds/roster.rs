@@ -91,7 +91,11 @@ pub fn change_of(change: &RosterChange, key: &str, fields: &impl Fields) -> Opti
             Some(Change::Add((slot, account)))
         }
         RosterChange::Remove { slot } => text(slot).map(Change::Remove),
-        RosterChange::Seat { account } => Some(Change::Seat(key.into(), text(account))),
+        RosterChange::Seat { account } => {
+            // A frame that says nothing of the seat leaves it as it is; one that says null empties it.
+            fields.said(account)?;
+            Some(Change::Seat(key.into(), text(account)))
+        }
         RosterChange::Clear => Some(Change::Clear),
     }
 }
@@ -188,6 +192,29 @@ mod tests {
                 prop_assert!(!moved.cleared || list.is_empty());
             }
         }
+    }
+
+    #[test]
+    fn a_frame_that_does_not_speak_of_the_seat_leaves_it() {
+        let seat = RosterChange::Seat {
+            account: Path::parse("governor.acct").unwrap(),
+        };
+        let of = |body: serde_json::Value| change_of(&seat, "town", &body);
+        let sits = |who: Option<&str>| Some(Change::Seat("town".into(), who.map(Into::into)));
+        for silent in [
+            serde_json::json!({"city": "town"}),
+            serde_json::json!({"governor": {"name": "Ann"}}),
+        ] {
+            assert_eq!(of(silent), None);
+        }
+        for empty in [
+            serde_json::json!({"governor": null}),
+            serde_json::json!({"governor": {"acct": null}}),
+        ] {
+            assert_eq!(of(empty), sits(None));
+        }
+        let taken = serde_json::json!({"governor": {"acct": "ann"}});
+        assert_eq!(of(taken), sits(Some("ann")));
     }
 
     #[test]

@@ -144,4 +144,11 @@ async fn a_seat_is_held_by_one_and_a_town_has_its_own() {
         w.members("uo.governors", "atlantic", "").await,
         ["bob", "eve"]
     );
+    // A frame that says nothing of the governor unseats nobody.
+    let silent = json!({"city": "Trinsic", "name": "Trinsic", "electionPhase": "none"});
+    w.on("atlantic", "city.update", silent).await;
+    assert_eq!(
+        w.members("uo.governors", "atlantic", "").await,
+        ["bob", "eve"]
+    );
 }
