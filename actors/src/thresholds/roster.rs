@@ -27,11 +27,14 @@ pub type Members = BTreeMap<Box<str>, Box<str>>;
 /// A member by slot and account.
 pub type Member = (Box<str>, Box<str>);
 
+/// What a frame's list says: accounts by slot, where it names them.
+pub type Listed = BTreeMap<Box<str>, Option<Box<str>>>;
+
 /// What a frame does to a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
-    /// These are all.
-    Replace(Members),
+    /// These are all. A slot whose account the frame does not name keeps the one that is known.
+    Replace(Listed),
     /// One more.
     Add(Member),
     /// One less, by slot.
@@ -42,7 +45,8 @@ pub enum Change {
     Clear,
 }
 
-/// What became of a list.
+/// What became of a list. Who joins and leaves a list goes by slot: that a slot has another account by now is neither. A seat's
+/// account is who holds it, and another one has left it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Moved {
     /// Who is on it and was not.
@@ -71,16 +75,22 @@ pub fn change_of(change: &RosterChange, key: &str, fields: &impl Fields) -> Opti
             let within = |entry: &Value, path: &Path| -> Option<Box<str>> {
                 path.get(entry).and_then(as_key).map(|t| Box::from(&*t))
             };
-            // A member without an account cannot be told anything, and is none.
-            let member = |entry: &Value| {
-                let account = within(entry, account)?;
+            let mut listed = Listed::new();
+            for entry in all {
+                let account = within(entry, account);
                 let slot = match slot {
-                    Some(path) => within(entry, path)?,
+                    Some(path) => within(entry, path),
                     None => account.clone(),
                 };
-                Some((slot, account))
-            };
-            Some(Change::Replace(all.iter().filter_map(member).collect()))
+                let Some(slot) = slot else {
+                    continue;
+                };
+                let held = listed.entry(slot).or_default();
+                if account.is_some() {
+                    *held = account;
+                }
+            }
+            Some(Change::Replace(listed))
         }
         RosterChange::Add { account, slot } => {
             let account = text(account)?;
@@ -105,19 +115,21 @@ pub fn apply(list: &mut Members, change: &Change) -> Moved {
     let mut moved = Moved::default();
     match change {
         Change::Replace(all) => {
-            for (slot, account) in list.iter() {
-                if all.get(slot) != Some(account) {
+            list.retain(|slot, account| {
+                let stays = all.contains_key(slot);
+                if !stays {
                     moved.left.push((slot.clone(), account.clone()));
                 }
-            }
+                stays
+            });
             for (slot, account) in all {
-                if list.get(slot) != Some(account) {
-                    moved.joined.push((slot.clone(), account.clone()));
+                // Who has no account that is known cannot be told anything, and is no member yet.
+                if let Some(account) = account {
+                    add(list, slot, account, &mut moved);
                 }
             }
-            list.clone_from(all);
         }
-        Change::Add((slot, account)) => seat(list, slot, Some(&**account), &mut moved),
+        Change::Add((slot, account)) => add(list, slot, account, &mut moved),
         Change::Remove(slot) => {
             if let Some((slot, account)) = list.remove_entry(slot) {
                 moved.left.push((slot, account));
@@ -130,6 +142,12 @@ pub fn apply(list: &mut Members, change: &Change) -> Moved {
         }
     }
     moved
+}
+
+fn add(list: &mut Members, slot: &str, account: &str, moved: &mut Moved) {
+    if list.insert(slot.into(), account.into()).is_none() {
+        moved.joined.push((slot.into(), account.into()));
+    }
 }
 
 fn seat(list: &mut Members, slot: &str, account: Option<&str>, moved: &mut Moved) {
@@ -162,8 +180,13 @@ mod tests {
 
     fn change() -> impl Strategy<Value = Change> {
         prop_oneof![
-            prop::collection::vec(member(), 0..4)
-                .prop_map(|all| Change::Replace(all.into_iter().collect())),
+            prop::collection::vec(("[a-d]", prop::option::of("[x-z]")), 0..4).prop_map(|all| {
+                let listed =
+                    |(slot, account): (String, Option<String>)| -> (Box<str>, Option<Box<str>>) {
+                        (slot.into(), account.map(Into::into))
+                    };
+                Change::Replace(all.into_iter().map(listed).collect())
+            }),
             member().prop_map(Change::Add),
             "[a-d]".prop_map(|slot| Change::Remove(slot.into())),
             ("[a-d]", prop::option::of("[x-z]"))
@@ -173,7 +196,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is done to it: what was there, less who left, and who joined, is what is there.
+        /// Whatever is done to it: the slots that were there, less those that left, and those that joined, are there; a seat's
+        /// account is who was told of.
         #[test]
         fn who_left_and_who_joined_is_all_that_happened(changes in prop::collection::vec(change(), 0..12)) {
             let mut list = Members::new();
@@ -187,11 +211,45 @@ mod tests {
                 for (slot, account) in &moved.joined {
                     prop_assert_eq!(want.insert(slot.clone(), account.clone()), None);
                 }
-                prop_assert_eq!(&list, &want);
+                prop_assert!(list.keys().eq(want.keys()));
+                if matches!(change, Change::Seat(..)) {
+                    prop_assert_eq!(&list, &want);
+                }
                 prop_assert_eq!(moved.cleared, change == Change::Clear);
                 prop_assert!(!moved.cleared || list.is_empty());
             }
         }
+    }
+
+    #[test]
+    fn nobody_leaves_whose_account_is_not_named_or_is_another_one() {
+        let replace = RosterChange::Replace {
+            members: Path::parse("members").unwrap(),
+            account: Path::parse("acct").unwrap(),
+            slot: Path::parse("serial"),
+        };
+        let mut list = Members::new();
+        let mut take = |members: serde_json::Value| {
+            let body = serde_json::json!({ "members": members });
+            let moved = apply(&mut list, &change_of(&replace, "7", &body).unwrap());
+            (moved, list.clone())
+        };
+        let (_, before) = take(serde_json::json!([
+            {"serial": "1", "acct": "ann"}, {"serial": "2", "acct": "bob"}
+        ]));
+        let (moved, after) = take(serde_json::json!([
+            {"serial": "1", "acct": null}, {"serial": "2"}, {"serial": "3", "acct": null}
+        ]));
+        assert_eq!((moved, &after), (Moved::default(), &before));
+        let (moved, after) = take(serde_json::json!([
+            {"serial": "1", "acct": "eve"}, {"serial": "2", "acct": null}
+        ]));
+        assert_eq!(moved, Moved::default());
+        assert_eq!(after.get("1").map(|a| &**a), Some("eve"));
+        let (moved, after) = take(serde_json::json!([{"serial": "1", "acct": null}]));
+        let bob: Member = ("2".into(), "bob".into());
+        assert_eq!(moved.left, vec![bob]);
+        assert_eq!((moved.joined.len(), after.len()), (0, 1));
     }
 
     #[test]

@@ -126,6 +126,26 @@ async fn whoever_left_is_told_of_once_whichever_frame_reports_it() {
     assert_eq!(w.guild("atlantic").await, ["ann"]);
 }
 
+/// The schema lets a member's account be null: whoever is listed has not left.
+#[tokio::test]
+async fn whoever_is_listed_without_an_account_has_not_left() {
+    let mut w = World::new().await;
+    w.link("atlantic", "ann", "u1").await;
+    w.on("atlantic", "guild.roster", roster(&["ann", "bob"]))
+        .await;
+    let mut nameless = roster(&["ann", "bob"]);
+    nameless["members"][1]["acct"] = Value::Null;
+    assert!(w.on("atlantic", "guild.roster", nameless).await.is_empty());
+    assert_eq!(w.guild("atlantic").await, ["ann", "bob"]);
+    // The character is another account's by now: it is known, and nobody left.
+    let mut sold = roster(&["ann", "bob"]);
+    sold["members"][1]["acct"] = json!("eve");
+    assert!(w.on("atlantic", "guild.roster", sold).await.is_empty());
+    assert_eq!(w.guild("atlantic").await, ["ann", "eve"]);
+    let left = w.on("atlantic", "guild.roster", roster(&["ann"])).await;
+    assert_eq!(names(&left), ["guild.left"]);
+}
+
 #[tokio::test]
 async fn a_seat_is_held_by_one_and_a_town_has_its_own() {
     let mut w = World::new().await;
