@@ -161,7 +161,7 @@ pub fn settle(plan: &Plan, triggers: i32, draft: &mut Draft, effects: &mut Effec
         }
         match settling.broken {
             Some(why) => effects.tally.add(step.id, Outcome::Rejected, why, 1),
-            None => effects.tally.add(step.id, Outcome::Applied, "", 1),
+            None => effects.tally.add(step.id, Outcome::Applied, step.held, 1),
         }
     }
 }
