@@ -9,7 +9,7 @@ use crate::modules::module::Trigger;
 use millrace_schemas::ceiling::Ceiling;
 use millrace_schemas::channel::{Channel, Mode};
 use millrace_schemas::firing::Firing;
-use millrace_schemas::notice::{FiringPos, Notice, NoticeRule};
+use millrace_schemas::notice::{Elsewhere, FiringPos, Notice, NoticeRule};
 use millrace_schemas::notification::project;
 use std::collections::BTreeMap;
 
@@ -25,6 +25,8 @@ pub mod why {
     pub const AUDIENCE_UNKNOWN: &str = "audience_unknown";
     /// Gate 3: the audience is empty; `no_owner` and `no_list` say why, where that is known.
     pub const NOBODY: &str = "nobody";
+    /// Gate 3: with the rules before it the firing would reach more users than one may at once.
+    pub const TOO_MANY: &str = "too_many";
     /// Gate 4: the audience is not within the ceiling.
     pub const CEILING: &str = "ceiling";
 }
@@ -118,9 +120,10 @@ pub struct Verdict {
     pub users: Vec<(String, Vec<usize>)>,
 }
 
-/// Puts together what the gates said of a firing's rules.
+/// Puts together what the gates said of a firing's rules. `most`: users that it may reach by all of them together; a rule that would
+/// bring more is refused as a whole.
 #[must_use]
-pub fn verdict(gates: &[Gate]) -> Verdict {
+pub fn verdict(gates: &[Gate], most: usize) -> Verdict {
     let mut verdict = Verdict::default();
     let mut by_user: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
     for (at, gate) in gates.iter().enumerate() {
@@ -129,6 +132,9 @@ pub fn verdict(gates: &[Gate]) -> Verdict {
             Gate::Open(reached) if reached.users.is_empty() => {
                 let reason = reached.reason.map_or(why::NOBODY, Unreached::word);
                 Said::refused(at, 3, reason)
+            }
+            Gate::Open(reached) if more(&by_user, &reached.users) > most => {
+                Said::refused(at, 3, why::TOO_MANY)
             }
             Gate::Open(reached) => {
                 for user in reached.users.iter() {
@@ -147,6 +153,12 @@ pub fn verdict(gates: &[Gate]) -> Verdict {
     let users = by_user.into_iter();
     verdict.users = users.map(|(user, by)| (user.to_owned(), by)).collect();
     verdict
+}
+
+/// How many users there are with these.
+fn more(by_user: &BTreeMap<&str, Vec<usize>>, users: &[String]) -> usize {
+    let new = users.iter().filter(|u| !by_user.contains_key(u.as_str()));
+    by_user.len() + new.count()
 }
 
 /// The notices of a firing, serialised, each with its key in the log.
@@ -174,10 +186,6 @@ pub fn notices(
             hourly_cap: rule.hourly_cap,
         })
         .collect();
-    let Ok(vars) = serde_json::value::to_raw_value(&firing.vars) else {
-        // Keys are text and values came out of JSON: it cannot fail.
-        return Vec::new();
-    };
     let mut notice = Notice {
         v: millrace_schemas::WIRE_VERSION,
         ws: firing.ws,
@@ -190,7 +198,7 @@ pub fn notices(
         subject: firing.subject.clone(),
         scope: firing.scope.clone(),
         dedupe_key: format!("{}:{}", firing.trigger, firing.dedupe),
-        vars,
+        vars: Elsewhere::default(),
         body: body(trigger, firing),
         at: firing.at,
         accepted_at: firing.accepted_at,
@@ -234,6 +242,7 @@ fn body(trigger: &Trigger, firing: &Firing) -> millrace_schemas::notification::G
         &urls,
         &vars_of(firing),
     )
+    .bounded()
 }
 
 /// The trigger's own defaults, where they are not the channels'.
@@ -242,4 +251,32 @@ fn default_modes(trigger: &Trigger) -> BTreeMap<Channel, Mode> {
         .into_iter()
         .map(|c| (c, trigger.default_mode(c)));
     own.filter(|(c, mode)| *mode != c.default_mode()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rule_that_would_reach_too_many_is_refused_and_those_behind_it_are_asked_still() {
+        let reach = |users: &[&str]| {
+            Gate::Open(Reached {
+                users: users.iter().map(|u| (*u).to_owned()).collect(),
+                ..Reached::default()
+            })
+        };
+        let gates = [
+            reach(&["a", "b"]),
+            reach(&["b", "c", "d"]),
+            Gate::Refused(1, why::RULE_OFF),
+            reach(&["a", "c"]),
+        ];
+        let said = |most| {
+            let verdict = verdict(&gates, most);
+            let reasons: Vec<&str> = verdict.said.iter().map(|s| s.reason).collect();
+            (reasons, verdict.users.len())
+        };
+        assert_eq!(said(4), (vec!["", "", "rule_off", ""], 4));
+        assert_eq!(said(3), (vec!["", why::TOO_MANY, "rule_off", ""], 3));
+    }
 }

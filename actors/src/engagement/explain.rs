@@ -212,6 +212,9 @@ fn gate_1_to_4(gate: i16, reason: &str) -> &'static str {
         (3, "no_owner") => "the event's account was linked to nobody",
         (3, "no_list") => "the event carried no list, and the rule has no segment",
         (3, "nobody") => "its audience was empty",
+        (3, "too_many") => {
+            "with the rules before it the event would have reached more users than one event may at once"
+        }
         (3, _) => "its audience is dormant: nobody declares it any more",
         _ => "its audience was wider than the event's ceiling",
     }
