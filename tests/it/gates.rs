@@ -178,6 +178,54 @@ async fn what_is_wider_or_unreadable_reaches_nobody() {
     w.balanced().await;
 }
 
+/// A rule none of whose channels is configured is off before anybody is resolved, and `explain` says so.
+#[tokio::test]
+async fn a_rule_without_a_configured_channel_reaches_nobody() {
+    let mut w = World::new().await;
+    w.user("ann", "user").await;
+    w.wants("ann", "g.house.warned", "email", "instant").await;
+    w.rule("mail", "g.house.warned", "owner", &["email"], 0, 100)
+        .await;
+    w.rule(
+        "both",
+        "g.house.warned",
+        "owner",
+        &["email", "inapp"],
+        0,
+        100,
+    )
+    .await;
+    w.client
+        .execute("UPDATE mail_transports SET enabled = false", &[])
+        .await
+        .unwrap();
+    w.warned("f1", "h1", Some("ann")).await;
+    assert_eq!(
+        w.said("f1").await,
+        ["5 mail channel_unconfigured", "0 both "]
+    );
+    w.notices().await;
+    assert_eq!(w.outbox().await, ["inapp ann scheduled"]);
+    // Of the rule with a channel that is, the other one is refused to each user; of the other rule nobody was asked.
+    assert_eq!(w.refusals("f1").await, ["5 email channel_unconfigured"]);
+    let event = explain::event(&w.client, w.ws, "f1").await.unwrap();
+    let lines = explain::explain(&w.client, w.ws, &event.unwrap(), "ann")
+        .await
+        .unwrap();
+    let mail: Vec<_> = lines.iter().filter(|l| l.rule == "mail").collect();
+    assert_eq!(mail.len(), 1);
+    assert_eq!((mail[0].gate, mail[0].verdict), (Some(5), "refused"));
+    assert_eq!(mail[0].reason, "channel_unconfigured");
+    // With a transport again, it is on.
+    w.client
+        .execute("UPDATE mail_transports SET enabled = true", &[])
+        .await
+        .unwrap();
+    w.warned("f2", "h2", Some("ann")).await;
+    assert_eq!(w.said("f2").await, ["0 mail ", "0 both "]);
+    w.balanced().await;
+}
+
 /// What breaks its declaration is rejected by name, and calls nothing off.
 #[tokio::test]
 async fn a_firing_that_breaks_its_declaration_is_rejected() {

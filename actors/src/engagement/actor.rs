@@ -6,6 +6,7 @@ use super::{declared, store, wire};
 use crate::directory::audience::{self, Ask, Reached, Whom};
 use crate::directory::rules::Target;
 use crate::modules::Modules;
+use crate::recipients::facts::Configured;
 use crate::recipients::keys;
 use crate::runtime::books;
 use crate::runtime::session::{Failure, Session};
@@ -14,6 +15,7 @@ use crate::runtime::vertical::{
 };
 use hashbrown::HashMap;
 use millrace_schemas::ceiling::Ceiling;
+use millrace_schemas::channel::Channel;
 use millrace_schemas::emit::EmitSource;
 use millrace_schemas::firing::{Firing, MAX_AUDIENCE};
 use millrace_schemas::ids::RecordId;
@@ -42,6 +44,8 @@ pub struct Engagement {
     modules: Arc<Modules>,
     /// Number of the topic that notices go to.
     notices: i32,
+    /// Channels that the settings let out.
+    configured: Configured,
     partition: i32,
 }
 
@@ -75,8 +79,16 @@ impl Engagement {
         Engagement {
             modules,
             notices,
+            configured: Configured::ALL,
             partition: 0,
         }
+    }
+
+    /// The same, where the settings let out these channels alone.
+    #[must_use]
+    pub fn only(mut self, configured: Configured) -> Engagement {
+        self.configured = configured;
+        self
     }
 
     /// Marks what a source has sent before. What came through a door, or again from among the dead, is new.
@@ -94,7 +106,7 @@ impl Engagement {
         Ok(())
     }
 
-    /// Gate 0, and gates 1 to 4 as far as they need no users. Answers whom the users of are to be resolved.
+    /// Gate 0, and gates 1 to 5 as far as they need no users. Answers whom the users of are to be resolved.
     fn gates(&self, draft: &mut Draft, rules: &Rules) -> Vec<(usize, usize, Target)> {
         let mut asked = Vec::new();
         for (at, p) in draft.pending.iter_mut().enumerate() {
@@ -111,6 +123,7 @@ impl Engagement {
                 continue;
             };
             p.rules = rules.of(firing.ws, &firing.trigger).to_vec();
+            let here = rules.configured(firing.ws);
             for (n, rule) in p.rules.iter().enumerate() {
                 let open = decide::gates_1_and_2(&self.modules, trigger, rule, &firing)
                     .and_then(|()| {
@@ -119,7 +132,12 @@ impl Engagement {
                                 .target(&self.modules, trigger, rule.segment.as_ref());
                         target.map_err(|_| (3, decide::why::AUDIENCE_UNKNOWN))
                     })
-                    .and_then(|target| decide::gate_4(ceiling, target.ceiling()).map(|()| target));
+                    .and_then(|target| decide::gate_4(ceiling, target.ceiling()).map(|()| target))
+                    .and_then(|target| {
+                        let channels = decide::channels(&self.modules, trigger, rule);
+                        let is_configured = |c: Channel| here.has(c) && self.configured.has(c);
+                        decide::gate_5(&channels, is_configured).map(|()| target)
+                    });
                 p.gates.push(match open {
                     Err((gate, reason)) => Gate::Refused(gate, reason),
                     Ok(target) => {

@@ -1,4 +1,4 @@
-//! Gates 1 to 4 of a firing, and the notices that are left. Pure: no clock, no I/O.
+//! Gates 1 to 4 of a firing, of gate 5 what needs no user, and the notices that are left. Pure: no clock, no I/O.
 
 use super::declared::vars_of;
 use super::rules::Rule;
@@ -29,6 +29,8 @@ pub mod why {
     pub const TOO_MANY: &str = "too_many";
     /// Gate 4: the audience is not within the ceiling.
     pub const CEILING: &str = "ceiling";
+    /// Gate 5: none of its channels is configured.
+    pub use crate::recipients::decide::why::UNCONFIGURED;
 }
 
 /// What a gate said of a rule.
@@ -99,6 +101,22 @@ pub fn gate_4(ceiling: Ceiling, audience: Ceiling) -> Result<(), (i16, &'static 
         Ok(())
     } else {
         Err((4, why::CEILING))
+    }
+}
+
+/// Gate 5, as far as it is asked before users are resolved (spec: engagement § The gates, in this order): a rule none of whose
+/// channels is configured reaches nobody. Where one is, the others are refused to each user.
+///
+/// # Errors
+/// Gate and reason.
+pub fn gate_5(
+    channels: &[Channel],
+    is_configured: impl Fn(Channel) -> bool,
+) -> Result<(), (i16, &'static str)> {
+    if channels.iter().any(|c| is_configured(*c)) {
+        Ok(())
+    } else {
+        Err((5, why::UNCONFIGURED))
     }
 }
 
@@ -256,6 +274,14 @@ fn default_modes(trigger: &Trigger) -> BTreeMap<Channel, Mode> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_rule_none_of_whose_channels_is_configured_is_off() {
+        let configured = |c: Channel| c == Channel::Email;
+        assert_eq!(gate_5(&[Channel::Email, Channel::Push], configured), Ok(()));
+        let off = Err((5, "channel_unconfigured"));
+        assert_eq!(gate_5(&[Channel::Inapp, Channel::Push], configured), off);
+    }
 
     #[test]
     fn the_rule_that_would_reach_too_many_is_refused_and_those_behind_it_are_asked_still() {

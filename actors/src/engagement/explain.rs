@@ -112,7 +112,7 @@ pub async fn explain(
     for row in &said {
         let (rule, gate, reason): (&str, i16, &str) = (row.get(0), row.get(1), row.get(2));
         if gate > 0 {
-            let says = gate_1_to_4(gate, reason);
+            let says = gate_1_to_5(gate, reason);
             lines.push(line(Some(gate), rule, "refused", reason, says));
             continue;
         }
@@ -201,8 +201,8 @@ async fn messages(
     Ok(rows.iter().map(of).collect())
 }
 
-/// What a refusal of gates 1 to 4 says to people.
-fn gate_1_to_4(gate: i16, reason: &str) -> &'static str {
+/// What a refusal of a rule as a whole, by gates 1 to 5, says to people.
+fn gate_1_to_5(gate: i16, reason: &str) -> &'static str {
     match (gate, reason) {
         (1, "rule_off") => "the rule was switched off",
         (1, _) => {
@@ -216,6 +216,7 @@ fn gate_1_to_4(gate: i16, reason: &str) -> &'static str {
             "with the rules before it the event would have reached more users than one event may at once"
         }
         (3, _) => "its audience is dormant: nobody declares it any more",
+        (5, _) => "none of its channels was configured in the workspace",
         _ => "its audience was wider than the event's ceiling",
     }
 }
