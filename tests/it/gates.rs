@@ -178,6 +178,64 @@ async fn what_is_wider_or_unreadable_reaches_nobody() {
     w.balanced().await;
 }
 
+/// A message that is called off keeps its cooldown, and `explain` names it.
+#[tokio::test]
+async fn what_was_called_off_keeps_its_cooldown() {
+    let mut w = World::new().await;
+    w.user("ann", "user").await;
+    w.rule("warn", "g.house.warned", "owner", &["inapp"], 86_400, 100)
+        .await;
+    w.client
+        .execute("UPDATE rules SET cancel_on = '{g.house.saved}'", &[])
+        .await
+        .unwrap();
+    w.warned("f1", "h1", Some("ann")).await;
+    w.notices().await;
+    assert_eq!(w.outbox().await, ["inapp ann scheduled"]);
+    // Within the cooldown of one that waits, then of one that was called off, before the lease saw it and after.
+    w.at(T0.plus_secs(60));
+    w.warned("f2", "h1", Some("ann")).await;
+    w.notices().await;
+    let waits = says(&w, "f2").await;
+    assert!(waits.starts_with("the user was told"), "{waits}");
+    let saved = w.firing("f3", "g.house.saved", "h1", None);
+    w.fire(&saved).await;
+    w.at(T0.plus_secs(120));
+    w.warned("f4", "h1", Some("ann")).await;
+    w.notices().await;
+    assert_eq!(w.refusals("f4").await, ["7 inapp cooldown"]);
+    let called_off = "a cooldown by a message that was called off: it keeps its cooldown";
+    assert_eq!(says(&w, "f4").await, called_off);
+    for (status, why, expected) in [
+        ("cancelled", "called_off", called_off.to_owned()),
+        (
+            "suppressed",
+            "stale",
+            "a cooldown by a message that was held back right before it would have left (stale): it keeps its cooldown"
+                .to_owned(),
+        ),
+    ] {
+        w.client
+            .execute(
+                "UPDATE outbox SET status = $1, status_reason = $2",
+                &[&status, &why],
+            )
+            .await
+            .unwrap();
+        assert_eq!(says(&w, "f4").await, expected);
+    }
+}
+
+/// What `explain` says to ann of the gate that refused an event.
+async fn says(w: &World, id: &str) -> String {
+    let event = explain::event(&w.client, w.ws, id).await.unwrap();
+    let lines = explain::explain(&w.client, w.ws, &event.unwrap(), "ann")
+        .await
+        .unwrap();
+    let refused = lines.into_iter().find(|l| l.verdict == "refused");
+    refused.unwrap().says
+}
+
 /// A rule none of whose channels is configured is off before anybody is resolved, and `explain` says so.
 #[tokio::test]
 async fn a_rule_without_a_configured_channel_reaches_nobody() {

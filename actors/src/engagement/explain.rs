@@ -2,6 +2,7 @@
 //! said to be so.
 
 use crate::postgres::types::Tz;
+use crate::recipients::decide::why::COOLDOWN;
 use crate::recipients::keys;
 use millrace_schemas::channel::Channel;
 use millrace_schemas::ids::{self, RecordId};
@@ -127,7 +128,12 @@ pub async fn explain(
         let before = lines.len();
         for r in refused.iter().filter(|r| r.get::<_, &str>(0) == rule) {
             let (channel, gate, reason): (&str, i16, &str) = (r.get(1), r.get(2), r.get(3));
-            let mut refusal = line(Some(gate), rule, "refused", reason, gate_5_to_8(reason));
+            let says = match reason {
+                COOLDOWN => cooldown(client, ws, event, user, rule, channel).await?,
+                _ => None,
+            };
+            let says = says.as_deref().unwrap_or_else(|| gate_5_to_8(reason));
+            let mut refusal = line(Some(gate), rule, "refused", reason, says);
             refusal.channel = channel.to_owned();
             lines.push(refusal);
         }
@@ -154,6 +160,52 @@ fn line(gate: Option<i16>, rule: &str, verdict: &'static str, reason: &str, says
         reason: reason.to_owned(),
         says: says.to_owned(),
     }
+}
+
+/// The last message of an earlier event of the same subject to the same user by the same rule on the same channel. The cooldown says
+/// since when to look: a message is stored when it begins one, by a clock that is a backlog ahead at most.
+const BEGAN: &str = "
+SELECT o.status, coalesce(o.status_reason, ''),
+       EXISTS (SELECT FROM cancel_marks m WHERE m.key = o.cancel_key AND m.firing_pos > o.firing_pos)
+FROM outbox o
+WHERE o.created_at > (SELECT fired_at - interval '1 day' FROM cooldowns WHERE key = $1)
+      AND o.cancel_key = $2 AND o.user_id = $3 AND o.channel = $4 AND o.firing_pos < $5
+ORDER BY o.firing_pos DESC LIMIT 1";
+
+/// What a cooldown says to people that was begun by a message that never left: that one keeps it
+/// ([`crate::recipients::decide::last`]). `None`: it left, or waits still, or nothing is stored of it any more.
+async fn cooldown(
+    client: &Client,
+    ws: i32,
+    event: &Event,
+    user: &str,
+    rule: &str,
+    channel: &str,
+) -> Result<Option<String>, Error> {
+    let Some(of) = Channel::of_word(channel) else {
+        return Ok(None);
+    };
+    let (shard, subject) = (&event.shard, &event.subject);
+    let key = keys::cooldown(ws, rule, user, shard, subject, of);
+    let cancel = keys::cancel(ws, rule, shard, subject);
+    let row = client
+        .query_opt(
+            BEGAN,
+            &[&key, &cancel, &user, &channel, &event.pos.to_uuid()],
+        )
+        .await?;
+    Ok(row.and_then(|r| {
+        let (status, why, called_off): (&str, &str, bool) = (r.get(0), r.get(1), r.get(2));
+        match (status, called_off) {
+            ("cancelled", _) | ("scheduled", true) => {
+                Some("a cooldown by a message that was called off: it keeps its cooldown".to_owned())
+            }
+            ("suppressed", _) => Some(format!(
+                "a cooldown by a message that was held back right before it would have left ({why}): it keeps its cooldown"
+            )),
+            _ => None,
+        }
+    }))
 }
 
 /// Messages of this event to this user by this rule: found by the key under which gate 8 noted them.
