@@ -22,7 +22,8 @@ pub const MAX_AUDIENCE: usize = 5_000;
 pub const MAX_VARS: usize = 64;
 /// Longest text of a variable, in bytes.
 pub const MAX_VAR_BYTES: usize = 8_192;
-/// All variables of a firing together, in bytes of JSON, at most: each user it reaches gets a notice with all of them.
+/// All variables of a firing together, in bytes of JSON, at most: each firing is stored with all of them, and what is said of it to
+/// each user it reaches comes of them.
 pub const MAX_VARS_BYTES: usize = 32 * 1_024;
 
 /// A record of topic `triggers`, keyed by [`Firing::log_key`].
@@ -137,7 +138,7 @@ impl Firing {
         None
     }
 
-    /// The length of its variables as JSON text, in bytes: what escapes add counts, since it is what notices carry.
+    /// The length of its variables as JSON text, in bytes: what escapes add counts, since it is what the log and the store carry.
     #[must_use]
     pub fn vars_bytes(&self) -> usize {
         // Keys are text and values came out of JSON: it cannot fail.
