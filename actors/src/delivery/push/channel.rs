@@ -97,6 +97,11 @@ impl Channel for PushChannel {
         true
     }
 
+    /// Whoever is asked to wait is one device's server: the devices of others are woken meanwhile.
+    fn rests_as_a_whole(&self) -> bool {
+        false
+    }
+
     fn backoff(&self, attempt: u16) -> Duration {
         let (first, most) = (Duration::from_secs(10), Duration::from_secs(1_800));
         schedule::exponential(first, attempt, most)
