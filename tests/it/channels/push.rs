@@ -164,6 +164,34 @@ async fn a_device_that_is_gone_is_forgotten_and_others_are_woken() {
     );
 }
 
+/// A user has two devices and the server of one is away: the message waits for it, though the other was woken.
+#[actix::test]
+async fn a_device_whose_server_is_away_is_woken_when_it_is_back() {
+    let ground = Ground::new().await;
+    let (well, away) = (Receiver::start().unwrap(), Receiver::start().unwrap());
+    let origins = [well.url(""), away.url("")];
+    let to = ground.destination("push").await;
+    let channel = push(&ground, &[&origins[0], &origins[1]], loopback());
+    subscribe(&ground, "ps_1", &well.url("/well")).await;
+    subscribe(&ground, "ps_2", &away.url("/away")).await;
+    away.answer_all(Reply::status(503));
+    let mut message = ground.message(&news("dora"));
+    let answer = ground.deliver(&channel, &to, &message).await;
+    assert!(
+        matches!(answer.verdict, Verdict::RetryAt { .. }),
+        "{answer:?}"
+    );
+    // One that never comes back does not make a message fail that woke another.
+    message.attempt = channel.traits().max_attempts;
+    let answer = ground.deliver(&channel, &to, &message).await;
+    assert_eq!(answer.verdict, Verdict::Delivered);
+    away.answer_all(Reply::status(200));
+    message.attempt = 2;
+    let answer = ground.deliver(&channel, &to, &message).await;
+    assert_eq!(answer.verdict, Verdict::Delivered);
+    assert_eq!((well.received().len(), away.received().len()), (3, 3));
+}
+
 /// Endpoints come from users: nothing is asked of a host that the operator has not listed, or that lies inside.
 #[actix::test]
 async fn an_endpoint_leads_nowhere_but_to_listed_origins_at_public_addresses() {
