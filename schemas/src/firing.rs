@@ -4,6 +4,7 @@
 //! knows the modules.
 
 use crate::ceiling::Ceiling;
+use crate::directory::{LONGEST, is_text};
 use crate::emit::EmitSource;
 use crate::ids::has_control;
 use crate::postback::Replay;
@@ -12,7 +13,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// Longest name in a firing (its id, trigger, module, shard, subject, scope, owner), in bytes.
+/// Longest name in a firing (its id, trigger, module, shard, subject, scope), in bytes. Users are named as the directory names them:
+/// with up to [`LONGEST`] bytes.
 pub const MAX_NAME_BYTES: usize = 190;
 /// Longest dedupe text, in bytes: it is made by a template, and only its digest is kept.
 pub const MAX_DEDUPE_BYTES: usize = 1_024;
@@ -86,6 +88,7 @@ impl Firing {
     pub fn fault(&self) -> Option<&'static str> {
         let named = |text: &str| text.len() <= MAX_NAME_BYTES && !has_control(text);
         let given = |text: &str| !text.is_empty() && named(text);
+        let user = |text: &str| is_text(text, LONGEST);
         if !given(&self.id) {
             return Some("id_malformed");
         }
@@ -107,14 +110,14 @@ impl Firing {
         {
             return Some("dedupe_malformed");
         }
-        if self.owner.as_deref().is_some_and(|o| !given(o)) {
+        if self.owner.as_deref().is_some_and(|o| !user(o)) {
             return Some("owner_malformed");
         }
         if let Some(carried) = &self.recipients {
             if carried.len() > MAX_AUDIENCE {
                 return Some("recipients_too_many");
             }
-            if !carried.iter().all(|r| given(r)) {
+            if !carried.iter().all(|r| user(r)) {
                 return Some("recipients_malformed");
             }
         }
@@ -200,6 +203,20 @@ mod tests {
             },
             "variable_malformed",
         );
+    }
+
+    #[test]
+    fn every_user_that_the_directory_takes_may_be_named() {
+        let mut f = firing();
+        let most = "u".repeat(LONGEST);
+        f.owner = Some(most.clone());
+        f.recipients = Some(vec!["ann".into(), most]);
+        assert_eq!(f.fault(), None);
+        let more = "u".repeat(LONGEST + 1);
+        f.recipients = Some(vec!["ann".into(), more.clone()]);
+        assert_eq!(f.fault(), Some("recipients_malformed"));
+        f.owner = Some(more);
+        assert_eq!(f.fault(), Some("owner_malformed"));
     }
 
     #[test]

@@ -409,4 +409,8 @@ async fn explain_says_what_the_gates_stored() {
     let other = lines("bob").await.unwrap();
     assert_eq!(other.last().unwrap().reason, "not_decided");
     assert_eq!(explain::event(&w.client, w.ws, "f9").await.unwrap(), None);
+    // Whoever asks need not say of which workspace, as long as one alone has the event.
+    let of = async |id: &str| explain::workspaces_of(&w.client, id).await.unwrap();
+    assert_eq!(of("f1").await, [w.ws]);
+    assert!(of("f9").await.is_empty());
 }

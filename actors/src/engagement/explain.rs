@@ -49,6 +49,20 @@ pub struct Event {
     pub vars: Map<String, Value>,
 }
 
+/// The workspaces that have an event of this id: nearly always one, since ids are coordinates or minted; two of more.
+///
+/// # Errors
+/// The store's.
+pub async fn workspaces_of(client: &Client, id: &str) -> Result<Vec<i32>, Error> {
+    let rows = client
+        .query(
+            "SELECT DISTINCT workspace_id FROM firings WHERE firing_id = $1 ORDER BY 1 LIMIT 2",
+            &[&id],
+        )
+        .await?;
+    Ok(rows.iter().map(|row| row.get(0)).collect())
+}
+
 /// The event of an id, if it is still kept.
 ///
 /// # Errors

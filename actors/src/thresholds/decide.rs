@@ -179,7 +179,8 @@ impl Deciding<'_> {
             }
         }
         for (at, found, feed) in reads.feeds() {
-            let Some(change) = roster::change_of(&feed.change, &frame.key, fields) else {
+            let long = &mut self.draft.long_names;
+            let Some(change) = roster::change_of(&feed.change, &frame.key, fields, long) else {
                 continue;
             };
             if overtaken {

@@ -25,6 +25,8 @@ pub struct Draft {
     pub lists: BTreeMap<ListKey, Members>,
     /// Firings that broke their declaration.
     pub rejected: BTreeMap<RejectKey, Rejected>,
+    /// Slots and accounts that are too long for a list ([`super::roster::change_of`]).
+    pub long_names: u64,
 }
 
 /// A frame that fires or changes a roster.

@@ -2,6 +2,7 @@
 
 use crate::modules::RosterChange;
 use crate::modules::field::{Fields, Path, as_key};
+use millrace_schemas::directory::LONGEST;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -58,11 +59,16 @@ pub struct Moved {
 }
 
 /// What a frame does to a roster, by the roster's own declaration; None: the frame does not speak of it.
+///
+/// A slot or account of more than [`LONGEST`] bytes stands on no list, and is counted in `long`: no account of that length can be
+/// linked to anybody, and a slot stands in the index of the lists, which takes no text of any length.
 #[must_use]
-pub fn change_of(change: &RosterChange, key: &str, fields: &impl Fields) -> Option<Change> {
-    let text = |path: &Path| -> Option<Box<str>> {
-        fields.field(path).and_then(as_key).map(|t| Box::from(&*t))
-    };
+pub fn change_of(
+    change: &RosterChange,
+    key: &str,
+    fields: &impl Fields,
+    long: &mut u64,
+) -> Option<Change> {
     match change {
         RosterChange::Replace {
             members,
@@ -72,14 +78,11 @@ pub fn change_of(change: &RosterChange, key: &str, fields: &impl Fields) -> Opti
             let Some(Value::Array(all)) = fields.field(members) else {
                 return None;
             };
-            let within = |entry: &Value, path: &Path| -> Option<Box<str>> {
-                path.get(entry).and_then(as_key).map(|t| Box::from(&*t))
-            };
             let mut listed = Listed::new();
             for entry in all {
-                let account = within(entry, account);
+                let account = name(account.get(entry), long);
                 let slot = match slot {
-                    Some(path) => within(entry, path),
+                    Some(path) => name(path.get(entry), long),
                     None => account.clone(),
                 };
                 let Some(slot) = slot else {
@@ -93,21 +96,30 @@ pub fn change_of(change: &RosterChange, key: &str, fields: &impl Fields) -> Opti
             Some(Change::Replace(listed))
         }
         RosterChange::Add { account, slot } => {
-            let account = text(account)?;
+            let account = name(fields.field(account), long)?;
             let slot = match slot {
-                Some(path) => text(path)?,
+                Some(path) => name(fields.field(path), long)?,
                 None => account.clone(),
             };
             Some(Change::Add((slot, account)))
         }
-        RosterChange::Remove { slot } => text(slot).map(Change::Remove),
+        RosterChange::Remove { slot } => name(fields.field(slot), long).map(Change::Remove),
         RosterChange::Seat { account } => {
             // A frame that says nothing of the seat leaves it as it is; one that says null empties it.
             fields.said(account)?;
-            Some(Change::Seat(key.into(), text(account)))
+            Some(Change::Seat(key.into(), name(fields.field(account), long)))
         }
         RosterChange::Clear => Some(Change::Clear),
     }
+}
+
+fn name(value: Option<&Value>, long: &mut u64) -> Option<Box<str>> {
+    let text = value.and_then(as_key)?;
+    if text.len() > LONGEST {
+        *long += 1;
+        return None;
+    }
+    Some(Box::from(&*text))
 }
 
 /// Changes a list.
@@ -231,7 +243,7 @@ mod tests {
         let mut list = Members::new();
         let mut take = |members: serde_json::Value| {
             let body = serde_json::json!({ "members": members });
-            let moved = apply(&mut list, &change_of(&replace, "7", &body).unwrap());
+            let moved = apply(&mut list, &change_of(&replace, "7", &body, &mut 0).unwrap());
             (moved, list.clone())
         };
         let (_, before) = take(serde_json::json!([
@@ -257,7 +269,7 @@ mod tests {
         let seat = RosterChange::Seat {
             account: Path::parse("governor.acct").unwrap(),
         };
-        let of = |body: serde_json::Value| change_of(&seat, "town", &body);
+        let of = |body: serde_json::Value| change_of(&seat, "town", &body, &mut 0);
         let sits = |who: Option<&str>| Some(Change::Seat("town".into(), who.map(Into::into)));
         for silent in [
             serde_json::json!({"city": "town"}),
@@ -290,5 +302,58 @@ mod tests {
         assert_eq!(sit(&mut list, Some("bob")), Moved::default());
         assert_eq!(sit(&mut list, None).left.len(), 1);
         assert!(list.is_empty());
+    }
+
+    #[test]
+    fn what_is_too_long_to_be_anybody_s_stands_on_no_list_and_is_counted() {
+        let path = |text: &str| Path::parse(text).unwrap();
+        let long = "x".repeat(LONGEST + 1);
+        let most = "y".repeat(LONGEST);
+        let whole = RosterChange::Replace {
+            members: path("all"),
+            account: path("acct"),
+            slot: Some(path("serial")),
+        };
+        let body = serde_json::json!({"all": [
+            {"acct": "ann", "serial": most},
+            {"acct": "bob", "serial": long},
+            {"acct": long, "serial": "0x1"},
+            {"serial": "0x2"},
+        ]});
+        let mut n = 0;
+        // Whose account is too long is listed as whose account nobody names.
+        let kept: Listed = [
+            (Box::from(most.as_str()), Some(Box::from("ann"))),
+            (Box::from("0x1"), None),
+            (Box::from("0x2"), None),
+        ]
+        .into();
+        assert_eq!(
+            change_of(&whole, "k", &body, &mut n),
+            Some(Change::Replace(kept))
+        );
+        assert_eq!(n, 2);
+        let body = serde_json::json!({"acct": "ann", "serial": long, "long": long});
+        let (account, slot) = (path("acct"), path("serial"));
+        for (change, wanted) in [
+            (
+                RosterChange::Add {
+                    account,
+                    slot: Some(slot.clone()),
+                },
+                None,
+            ),
+            (RosterChange::Remove { slot }, None),
+            // Whoever sat there does no more.
+            (
+                RosterChange::Seat {
+                    account: path("long"),
+                },
+                Some(Change::Seat("k".into(), None)),
+            ),
+        ] {
+            assert_eq!(change_of(&change, "k", &body, &mut n), wanted);
+        }
+        assert_eq!(n, 5);
     }
 }

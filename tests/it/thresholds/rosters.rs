@@ -98,6 +98,31 @@ async fn a_list_that_comes_and_goes_in_one_batch_is_read_in_between() {
     );
 }
 
+/// A slot stands in an index, which takes no text of any length: one shard's nonsense must not stop the others of its partition.
+#[tokio::test]
+async fn a_serial_of_any_length_stops_nobody() {
+    let mut w = World::new().await;
+    let mut n = 1_u64;
+    // 64 letters in no order: nothing compresses them.
+    let serial: String = (0..4_096)
+        .map(|_| {
+            n = n
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            char::from(b'0' + (n >> 58) as u8)
+        })
+        .collect();
+    let mut all = roster(&["ann", "eve"]);
+    all["members"][1]["serial"] = json!(serial);
+    let frames = [
+        w.frame("atlantic", "guild.roster", all),
+        w.frame("pacific", "guild.roster", roster(&["bob"])),
+    ];
+    w.send(&frames).await;
+    assert_eq!(w.guild("atlantic").await, ["ann"]);
+    assert_eq!(w.guild("pacific").await, ["bob"]);
+}
+
 #[tokio::test]
 async fn whoever_left_is_told_of_once_whichever_frame_reports_it() {
     let mut w = World::new().await;
