@@ -4,6 +4,7 @@
 //! knows the modules.
 
 use crate::ceiling::Ceiling;
+use crate::directory::{LONGEST, is_text};
 use crate::emit::EmitSource;
 use crate::ids::has_control;
 use crate::postback::Replay;
@@ -12,7 +13,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// Longest name in a firing (its id, trigger, module, shard, subject, scope, owner), in bytes.
+/// Longest name in a firing (its id, trigger, module, shard, subject, scope), in bytes. Users are named as the directory names them:
+/// with up to [`LONGEST`] bytes.
 pub const MAX_NAME_BYTES: usize = 190;
 /// Longest dedupe text, in bytes: it is made by a template, and only its digest is kept.
 pub const MAX_DEDUPE_BYTES: usize = 1_024;
@@ -22,7 +24,8 @@ pub const MAX_AUDIENCE: usize = 5_000;
 pub const MAX_VARS: usize = 64;
 /// Longest text of a variable, in bytes.
 pub const MAX_VAR_BYTES: usize = 8_192;
-/// All variables of a firing together, in bytes of JSON, at most: each user it reaches gets a notice with all of them.
+/// All variables of a firing together, in bytes of JSON, at most: each firing is stored with all of them, and what is said of it to
+/// each user it reaches comes of them.
 pub const MAX_VARS_BYTES: usize = 32 * 1_024;
 
 /// A record of topic `triggers`, keyed by [`Firing::log_key`].
@@ -85,6 +88,7 @@ impl Firing {
     pub fn fault(&self) -> Option<&'static str> {
         let named = |text: &str| text.len() <= MAX_NAME_BYTES && !has_control(text);
         let given = |text: &str| !text.is_empty() && named(text);
+        let user = |text: &str| is_text(text, LONGEST);
         if !given(&self.id) {
             return Some("id_malformed");
         }
@@ -106,14 +110,14 @@ impl Firing {
         {
             return Some("dedupe_malformed");
         }
-        if self.owner.as_deref().is_some_and(|o| !given(o)) {
+        if self.owner.as_deref().is_some_and(|o| !user(o)) {
             return Some("owner_malformed");
         }
         if let Some(carried) = &self.recipients {
             if carried.len() > MAX_AUDIENCE {
                 return Some("recipients_too_many");
             }
-            if !carried.iter().all(|r| given(r)) {
+            if !carried.iter().all(|r| user(r)) {
                 return Some("recipients_malformed");
             }
         }
@@ -137,7 +141,7 @@ impl Firing {
         None
     }
 
-    /// The length of its variables as JSON text, in bytes: what escapes add counts, since it is what notices carry.
+    /// The length of its variables as JSON text, in bytes: what escapes add counts, since it is what the log and the store carry.
     #[must_use]
     pub fn vars_bytes(&self) -> usize {
         // Keys are text and values came out of JSON: it cannot fail.
@@ -199,6 +203,20 @@ mod tests {
             },
             "variable_malformed",
         );
+    }
+
+    #[test]
+    fn every_user_that_the_directory_takes_may_be_named() {
+        let mut f = firing();
+        let most = "u".repeat(LONGEST);
+        f.owner = Some(most.clone());
+        f.recipients = Some(vec!["ann".into(), most]);
+        assert_eq!(f.fault(), None);
+        let more = "u".repeat(LONGEST + 1);
+        f.recipients = Some(vec!["ann".into(), more.clone()]);
+        assert_eq!(f.fault(), Some("recipients_malformed"));
+        f.owner = Some(more);
+        assert_eq!(f.fault(), Some("owner_malformed"));
     }
 
     #[test]

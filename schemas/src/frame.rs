@@ -135,6 +135,35 @@ impl ReplayWindow {
         new
     }
 
+    /// Takes in a frame that was set aside and is given to the log once more. Its boot is not met by that: which one was met
+    /// last stays as it is.
+    pub fn admit_again(&mut self, boot: &str, seq: u64) {
+        if seq == 0 {
+            return;
+        }
+        if let Some(known) = self.boots.iter_mut().find(|b| b.boot == boot) {
+            known.admit(seq);
+            return;
+        }
+        if self.boots.len() < BOOTS {
+            let mut window = BootWindow {
+                boot: boot.to_owned(),
+                highest: 0,
+                seen: [0; WORDS],
+            };
+            window.admit(seq);
+            self.boots.insert(0, window);
+        }
+    }
+
+    /// Whether surely no later frame was taken in: the boot that was met last is this one, and got no further than `seq`. False
+    /// where that cannot be told.
+    #[must_use]
+    pub fn is_latest(&self, boot: &str, seq: u64) -> bool {
+        self.latest()
+            .is_some_and(|(last, highest)| last == boot && highest <= seq)
+    }
+
     /// The boot that was met last and its highest sequence.
     #[must_use]
     pub fn latest(&self) -> Option<(&str, u64)> {
@@ -272,6 +301,29 @@ mod tests {
         assert!(!w.admit("a", 3) && w.admit("a", 4));
         assert!(!w.admit("b", 1));
         assert_eq!(w.latest(), Some(("b", 1)));
+    }
+
+    #[test]
+    fn what_comes_again_later_is_known_and_is_the_latest_only_where_nothing_came_behind_it() {
+        let mut w = ReplayWindow::default();
+        assert!(!w.is_latest("a", 1), "nothing is known");
+        // 2 and 5 are set aside.
+        assert!(w.admit("a", 1) && w.admit("a", 3) && w.admit("a", 4));
+        assert!(!w.is_latest("a", 2) && w.is_latest("a", 5));
+        w.admit_again("a", 2);
+        assert!(!w.admit("a", 2));
+        assert!(w.admit("b", 1));
+        assert!(!w.is_latest("a", 5), "another boot came behind it");
+        w.admit_again("a", 5);
+        assert_eq!(w.latest(), Some(("b", 1)), "b was met last");
+        assert!(!w.is_latest("a", 6) && w.is_latest("b", 1));
+        w.admit_again("c", 7);
+        assert_eq!(w.latest(), Some(("b", 1)));
+        assert!(!w.admit("c", 7));
+        for boot in ["d", "e", "f", "g", "h"] {
+            w.admit_again(boot, 1);
+        }
+        assert_eq!(ReplayWindow::from_bytes(&w.to_bytes()), Some(w));
     }
 
     #[test]

@@ -8,7 +8,6 @@ use crate::notification::GenericBody;
 use crate::postback::Replay;
 use crate::time::Micros;
 use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
 use std::collections::BTreeMap;
 
 /// Where a firing stands in topic `triggers`: what a cancel mark is compared with. Firings of one subject share a partition, so
@@ -72,6 +71,11 @@ pub struct NoticeRule {
     pub hourly_cap: i32,
 }
 
+/// Members that a notice carried once and does not any more. Written as an empty object, since earlier builds want one; whatever
+/// they wrote there is passed by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Elsewhere {}
+
 /// A record of topic `notices`, keyed by [`Notice::log_key`].
 #[derive(Clone, Debug, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Notice {
@@ -100,10 +104,11 @@ pub struct Notice {
     pub scope: String,
     /// The trigger's id, a colon, the firing's dedupe text.
     pub dedupe_key: String,
-    /// The firing's variables, verbatim: one JSON object.
+    /// Empty: the variables stand with the firing, once, and whoever wants them finds it by `firing_pos`.
+    #[serde(default)]
     #[schemars(with = "BTreeMap<String, serde_json::Value>")]
-    pub vars: Box<RawValue>,
-    /// What a generic message says of it.
+    pub vars: Elsewhere,
+    /// What a generic message says of it, bounded.
     #[schemars(with = "BTreeMap<String, serde_json::Value>")]
     pub body: GenericBody,
     /// When it happened.
@@ -148,6 +153,17 @@ pub fn log_key(ws: i32, user: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Notices of earlier builds carried the variables; what comes of them now is an empty object, which those builds read too.
+    #[test]
+    fn the_variables_of_an_earlier_build_are_passed_by() {
+        let text = include_str!("../examples/notice/good-two-channels.json");
+        let said: serde_json::Value = serde_json::from_str(text).expect("JSON");
+        assert!(said.pointer("/vars/stage").is_some());
+        let notice: Notice = serde_json::from_str(text).expect("a notice");
+        let written = serde_json::to_value(&notice).expect("JSON");
+        assert_eq!(written.get("vars"), Some(&serde_json::json!({})));
+    }
 
     #[test]
     fn positions_are_ordered_within_a_partition() {

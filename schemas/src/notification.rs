@@ -83,6 +83,90 @@ pub struct GenericBody {
     pub action: Option<Action>,
 }
 
+/// The longest body of a notice, in bytes of its JSON, names and brackets not counted: each user that a firing reaches gets one of
+/// their own, so that five thousand of them are what one transaction takes.
+pub const MAX_BODY_BYTES: usize = 8 * 1_024;
+/// The longest title, and the longest label of a button, in bytes of JSON.
+const MAX_TITLE_BYTES: usize = 512;
+/// The longest intro, in bytes of JSON.
+const MAX_INTRO_BYTES: usize = 5 * 1_024;
+/// The longest text of an item, in bytes of JSON.
+const MAX_ITEM_BYTES: usize = 512;
+/// The longest address, in bytes of JSON: a longer one is left out, since half of it leads nowhere.
+const MAX_URL_BYTES: usize = 1_024;
+/// What an item takes beside its text and address, in bytes of JSON.
+const ITEM_BYTES: usize = 24;
+/// What stands where something was cut off.
+const CUT: char = '…';
+
+impl GenericBody {
+    /// The same within [`MAX_BODY_BYTES`]: texts that are too long end in `…`, and so does a list.
+    #[must_use]
+    pub fn bounded(mut self) -> GenericBody {
+        cut(&mut self.title, MAX_TITLE_BYTES);
+        cut(&mut self.intro, MAX_INTRO_BYTES);
+        self.action = self
+            .action
+            .filter(|action| weight(&action.url) <= MAX_URL_BYTES);
+        let mut left = MAX_BODY_BYTES
+            .saturating_sub(weight(&self.title))
+            .saturating_sub(weight(&self.intro));
+        if let Some(action) = &mut self.action {
+            cut(&mut action.label, MAX_TITLE_BYTES);
+            left = left
+                .saturating_sub(weight(&action.label))
+                .saturating_sub(weight(&action.url));
+        }
+        // Room for the item that says that there are more.
+        left = left.saturating_sub(ITEM_BYTES + CUT.len_utf8());
+        let all = std::mem::take(&mut self.items);
+        for mut item in all {
+            cut(&mut item.text, MAX_ITEM_BYTES);
+            item.url = item.url.filter(|url| weight(url) <= MAX_URL_BYTES);
+            let takes = ITEM_BYTES + weight(&item.text) + item.url.as_deref().map_or(0, weight);
+            let Some(rest) = left.checked_sub(takes) else {
+                self.items.push(Item {
+                    text: CUT.to_string(),
+                    url: None,
+                });
+                break;
+            };
+            left = rest;
+            self.items.push(item);
+        }
+        self
+    }
+}
+
+/// What a text takes as JSON, without its quotes, in bytes.
+fn weight(text: &str) -> usize {
+    text.chars().map(escaped).sum()
+}
+
+/// What a character takes within a text of JSON, in bytes.
+fn escaped(c: char) -> usize {
+    match c {
+        '"' | '\\' | '\n' | '\r' | '\t' | '\u{8}' | '\u{c}' => 2,
+        c if c < ' ' => 6,
+        c => c.len_utf8(),
+    }
+}
+
+/// Cuts a text to `most` bytes of JSON, between characters.
+fn cut(text: &mut String, most: usize) {
+    if weight(text) <= most {
+        return;
+    }
+    let room = most.saturating_sub(CUT.len_utf8());
+    let mut taken = 0;
+    let end = text.char_indices().find_map(|(at, c)| {
+        taken += escaped(c);
+        (taken > room).then_some(at)
+    });
+    text.truncate(end.unwrap_or(0));
+    text.push(CUT);
+}
+
 /// An item of the list.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Item {
@@ -177,6 +261,44 @@ mod tests {
         );
         assert_eq!(none.title, "Label");
         assert_eq!((none.items, none.action), (Vec::new(), None));
+    }
+
+    #[test]
+    fn a_body_is_bounded_and_a_short_one_is_as_it_was() {
+        let item = |text: &str, url: Option<String>| Item {
+            text: text.to_owned(),
+            url,
+        };
+        let short = GenericBody {
+            title: "T".to_owned(),
+            intro: "Two\nlines".to_owned(),
+            items: vec![item("one", Some("/1".to_owned())), item("two", None)],
+            action: Some(Action {
+                label: OPEN.to_owned(),
+                url: "/x".to_owned(),
+            }),
+        };
+        assert_eq!(short.clone().bounded(), short);
+        // What escapes most, and what takes most bytes a character.
+        for c in ["\u{1}", "é", "🏰", "\"", "x"] {
+            let long = c.repeat(9_000);
+            let body = GenericBody {
+                title: long.clone(),
+                intro: long.clone(),
+                items: vec![item(&long, Some(format!("/{long}"))); 100],
+                action: Some(Action {
+                    label: long.clone(),
+                    url: format!("/{}", "y".repeat(1_000)),
+                }),
+            };
+            let body = body.bounded();
+            let bytes = serde_json::to_vec(&body).expect("JSON").len();
+            assert!(bytes <= MAX_BODY_BYTES + 128, "{c:?}: {bytes}");
+            assert!(body.title.ends_with(CUT) && body.intro.ends_with(CUT));
+            assert_eq!(body.items.last().map(|i| &*i.text), Some("…"));
+            assert!(body.items.len() > 1 && body.items.iter().all(|i| i.url.is_none()));
+            assert!(body.action.is_some());
+        }
     }
 
     #[test]

@@ -323,6 +323,13 @@ async fn topics_grow_once_everything_is_consumed_and_everybody_has_gone() {
             .await
             .contains("no open dead letter")
     );
+    // An event says itself of which workspace it is.
+    assert!(
+        stage
+            .refused("rules explain --event 1-0-0-0 --user u1")
+            .await
+            .contains("no event `1-0-0-0`: it is not decided yet")
+    );
     assert!(process.terminate(SOON).await.unwrap().success());
 }
 

@@ -12,6 +12,7 @@ use millrace::settings;
 use millrace_schemas::directory::DirectoryRecord;
 use millrace_schemas::time::Micros;
 use millrace_tests::postgres::TestDatabase;
+use millrace_tests::process::eventually;
 use millrace_topics::catalogue;
 use millrace_topics::contract::{Batch, TopicRef};
 use serde_json::{Value, json};
@@ -22,6 +23,7 @@ use std::time::Duration;
 use tokio_postgres::Client;
 
 const T0: i64 = 1_790_000_000_000_000;
+const SOON: Duration = Duration::from_secs(60);
 
 struct World {
     database: TestDatabase,
@@ -243,6 +245,47 @@ async fn what_an_operator_says_stands_until_something_newer_comes() {
     assert_eq!(
         w.one("SELECT name FROM users").await,
         json!({"name": "newer"})
+    );
+}
+
+/// The API gives an address to somebody else between the batch's look at it and its writing: the store refuses the batch, which
+/// runs again, sees the owner and says so. No record is set aside for it.
+#[tokio::test]
+async fn an_address_that_is_taken_in_the_same_moment_is_taken() {
+    let mut w = World::new().await;
+    let (mut other, eyes) = (w.database.client().await, w.database.client().await);
+    let taking = other.transaction().await.unwrap();
+    taking
+        .execute(
+            "INSERT INTO users (workspace_id, user_id, email, changed_at) VALUES (1, 'z', 'foo@x.com', now())",
+            &[],
+        )
+        .await
+        .unwrap();
+    let records = [
+        said(1, "user", "a", json!({"email": "Foo@X.com"})),
+        said(2, "user", "b", json!({"email": "bar@x.com"})),
+    ];
+    let taken = async {
+        let waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
+        eventually("the batch waits for the address", SOON, async || {
+            let n: i64 = eyes.query_one(waiting, &[]).await?.get(0);
+            Ok((n > 0).then_some(()))
+        })
+        .await
+        .unwrap();
+        taking.commit().await.unwrap();
+    };
+    let (sent, ()) = tokio::join!(w.send(&records), taken);
+    sent.unwrap();
+    assert_eq!(w.outcomes().await, ["applied: 1", "rejected:email_taken 1"]);
+    assert_eq!(
+        w.one("SELECT count(*) AS n FROM dead_letters").await,
+        json!({"n": 0})
+    );
+    assert_eq!(
+        w.one("SELECT string_agg(user_id || '=' || email_folded, ' ' ORDER BY user_id) AS all FROM users").await,
+        json!({"all": "b=bar@x.com z=foo@x.com"})
     );
 }
 

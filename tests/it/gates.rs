@@ -178,6 +178,112 @@ async fn what_is_wider_or_unreadable_reaches_nobody() {
     w.balanced().await;
 }
 
+/// A message that is called off keeps its cooldown, and `explain` names it.
+#[tokio::test]
+async fn what_was_called_off_keeps_its_cooldown() {
+    let mut w = World::new().await;
+    w.user("ann", "user").await;
+    w.rule("warn", "g.house.warned", "owner", &["inapp"], 86_400, 100)
+        .await;
+    w.client
+        .execute("UPDATE rules SET cancel_on = '{g.house.saved}'", &[])
+        .await
+        .unwrap();
+    w.warned("f1", "h1", Some("ann")).await;
+    w.notices().await;
+    assert_eq!(w.outbox().await, ["inapp ann scheduled"]);
+    // Within the cooldown of one that waits, then of one that was called off, before the lease saw it and after.
+    w.at(T0.plus_secs(60));
+    w.warned("f2", "h1", Some("ann")).await;
+    w.notices().await;
+    let waits = says(&w, "f2").await;
+    assert!(waits.starts_with("the user was told"), "{waits}");
+    let saved = w.firing("f3", "g.house.saved", "h1", None);
+    w.fire(&saved).await;
+    w.at(T0.plus_secs(120));
+    w.warned("f4", "h1", Some("ann")).await;
+    w.notices().await;
+    assert_eq!(w.refusals("f4").await, ["7 inapp cooldown"]);
+    let called_off = "a cooldown by a message that was called off: it keeps its cooldown";
+    assert_eq!(says(&w, "f4").await, called_off);
+    for (status, why, expected) in [
+        ("cancelled", "called_off", called_off.to_owned()),
+        (
+            "suppressed",
+            "stale",
+            "a cooldown by a message that was held back right before it would have left (stale): it keeps its cooldown"
+                .to_owned(),
+        ),
+    ] {
+        w.client
+            .execute(
+                "UPDATE outbox SET status = $1, status_reason = $2",
+                &[&status, &why],
+            )
+            .await
+            .unwrap();
+        assert_eq!(says(&w, "f4").await, expected);
+    }
+}
+
+/// What `explain` says to ann of the gate that refused an event.
+async fn says(w: &World, id: &str) -> String {
+    let event = explain::event(&w.client, w.ws, id).await.unwrap();
+    let lines = explain::explain(&w.client, w.ws, &event.unwrap(), "ann")
+        .await
+        .unwrap();
+    let refused = lines.into_iter().find(|l| l.verdict == "refused");
+    refused.unwrap().says
+}
+
+/// A rule none of whose channels is configured is off before anybody is resolved, and `explain` says so.
+#[tokio::test]
+async fn a_rule_without_a_configured_channel_reaches_nobody() {
+    let mut w = World::new().await;
+    w.user("ann", "user").await;
+    w.wants("ann", "g.house.warned", "email", "instant").await;
+    w.rule("mail", "g.house.warned", "owner", &["email"], 0, 100)
+        .await;
+    w.rule(
+        "both",
+        "g.house.warned",
+        "owner",
+        &["email", "inapp"],
+        0,
+        100,
+    )
+    .await;
+    w.client
+        .execute("UPDATE mail_transports SET enabled = false", &[])
+        .await
+        .unwrap();
+    w.warned("f1", "h1", Some("ann")).await;
+    assert_eq!(
+        w.said("f1").await,
+        ["5 mail channel_unconfigured", "0 both "]
+    );
+    w.notices().await;
+    assert_eq!(w.outbox().await, ["inapp ann scheduled"]);
+    // Of the rule with a channel that is, the other one is refused to each user; of the other rule nobody was asked.
+    assert_eq!(w.refusals("f1").await, ["5 email channel_unconfigured"]);
+    let event = explain::event(&w.client, w.ws, "f1").await.unwrap();
+    let lines = explain::explain(&w.client, w.ws, &event.unwrap(), "ann")
+        .await
+        .unwrap();
+    let mail: Vec<_> = lines.iter().filter(|l| l.rule == "mail").collect();
+    assert_eq!(mail.len(), 1);
+    assert_eq!((mail[0].gate, mail[0].verdict), (Some(5), "refused"));
+    assert_eq!(mail[0].reason, "channel_unconfigured");
+    // With a transport again, it is on.
+    w.client
+        .execute("UPDATE mail_transports SET enabled = true", &[])
+        .await
+        .unwrap();
+    w.warned("f2", "h2", Some("ann")).await;
+    assert_eq!(w.said("f2").await, ["0 mail ", "0 both "]);
+    w.balanced().await;
+}
+
 /// What breaks its declaration is rejected by name, and calls nothing off.
 #[tokio::test]
 async fn a_firing_that_breaks_its_declaration_is_rejected() {
@@ -303,4 +409,8 @@ async fn explain_says_what_the_gates_stored() {
     let other = lines("bob").await.unwrap();
     assert_eq!(other.last().unwrap().reason, "not_decided");
     assert_eq!(explain::event(&w.client, w.ws, "f9").await.unwrap(), None);
+    // Whoever asks need not say of which workspace, as long as one alone has the event.
+    let of = async |id: &str| explain::workspaces_of(&w.client, id).await.unwrap();
+    assert_eq!(of("f1").await, [w.ws]);
+    assert!(of("f9").await.is_empty());
 }

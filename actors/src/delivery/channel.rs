@@ -154,6 +154,12 @@ pub trait Channel: 'static {
         MENDED_BY_LOOKING
     }
 
+    /// Whether a receiver that asks to be left alone (`Retry-After`) speaks for the whole destination. False: many receivers of
+    /// no concern to each other stand behind it, and only the message waits.
+    fn rests_as_a_whole(&self) -> bool {
+        true
+    }
+
     /// When a message is tried again after its `attempt`th attempt failed (from 1), before jitter.
     fn backoff(&self, attempt: u16) -> Duration;
 

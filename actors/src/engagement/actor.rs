@@ -6,6 +6,7 @@ use super::{declared, store, wire};
 use crate::directory::audience::{self, Ask, Reached, Whom};
 use crate::directory::rules::Target;
 use crate::modules::Modules;
+use crate::recipients::facts::Configured;
 use crate::recipients::keys;
 use crate::runtime::books;
 use crate::runtime::session::{Failure, Session};
@@ -14,10 +15,12 @@ use crate::runtime::vertical::{
 };
 use hashbrown::HashMap;
 use millrace_schemas::ceiling::Ceiling;
+use millrace_schemas::channel::Channel;
 use millrace_schemas::emit::EmitSource;
-use millrace_schemas::firing::Firing;
+use millrace_schemas::firing::{Firing, MAX_AUDIENCE};
 use millrace_schemas::ids::RecordId;
 use millrace_schemas::notice::FiringPos;
+use millrace_schemas::notification::MAX_BODY_BYTES;
 use millrace_schemas::outcome::{Outcome, reason};
 use millrace_schemas::time::{Micros, Now};
 use millrace_topics::catalogue::{self, GroupSpec};
@@ -25,13 +28,15 @@ use millrace_topics::contract::TopicRef;
 use std::sync::Arc;
 use uuid::Uuid;
 
-/// Notices that one batch of several firings emits at most; a larger one is run in halves. A firing alone may reach as many users as
-/// its rules' audiences hold.
+/// Notices that one batch emits at most. One of several firings that would emit more is run in halves; of a firing alone, the rules
+/// that would bring more are refused by name.
 const NOTICES_AT_MOST: usize = 20_000;
-/// Bytes of the notices that one batch of several firings emits at most, counted as [`weight`] does.
+/// Bytes of the notices that one batch emits at most, counted as [`weight`] does; what one audience holds goes at once in any case.
 const BYTES_AT_MOST: usize = 64 << 20;
 /// What a notice takes beside what comes of its firing's variables: names, ids, rules, a body's own words.
 const NOTICE_BYTES: usize = 2_048;
+// The largest audience with the largest bodies is within the bound: one rule alone is never refused for it.
+const _: () = assert!(MAX_AUDIENCE * (NOTICE_BYTES + MAX_BODY_BYTES) <= BYTES_AT_MOST);
 
 /// The gates of one partition's subjects.
 #[derive(Debug)]
@@ -39,6 +44,8 @@ pub struct Engagement {
     modules: Arc<Modules>,
     /// Number of the topic that notices go to.
     notices: i32,
+    /// Channels that the settings let out.
+    configured: Configured,
     partition: i32,
 }
 
@@ -72,8 +79,16 @@ impl Engagement {
         Engagement {
             modules,
             notices,
+            configured: Configured::ALL,
             partition: 0,
         }
+    }
+
+    /// The same, where the settings let out these channels alone.
+    #[must_use]
+    pub fn only(mut self, configured: Configured) -> Engagement {
+        self.configured = configured;
+        self
     }
 
     /// Marks what a source has sent before. What came through a door, or again from among the dead, is new.
@@ -91,7 +106,7 @@ impl Engagement {
         Ok(())
     }
 
-    /// Gate 0, and gates 1 to 4 as far as they need no users. Answers whom the users of are to be resolved.
+    /// Gate 0, and gates 1 to 5 as far as they need no users. Answers whom the users of are to be resolved.
     fn gates(&self, draft: &mut Draft, rules: &Rules) -> Vec<(usize, usize, Target)> {
         let mut asked = Vec::new();
         for (at, p) in draft.pending.iter_mut().enumerate() {
@@ -108,6 +123,7 @@ impl Engagement {
                 continue;
             };
             p.rules = rules.of(firing.ws, &firing.trigger).to_vec();
+            let here = rules.configured(firing.ws);
             for (n, rule) in p.rules.iter().enumerate() {
                 let open = decide::gates_1_and_2(&self.modules, trigger, rule, &firing)
                     .and_then(|()| {
@@ -116,7 +132,12 @@ impl Engagement {
                                 .target(&self.modules, trigger, rule.segment.as_ref());
                         target.map_err(|_| (3, decide::why::AUDIENCE_UNKNOWN))
                     })
-                    .and_then(|target| decide::gate_4(ceiling, target.ceiling()).map(|()| target));
+                    .and_then(|target| decide::gate_4(ceiling, target.ceiling()).map(|()| target))
+                    .and_then(|target| {
+                        let channels = decide::channels(&self.modules, trigger, rule);
+                        let is_configured = |c: Channel| here.has(c) && self.configured.has(c);
+                        decide::gate_5(&channels, is_configured).map(|()| target)
+                    });
                 p.gates.push(match open {
                     Err((gate, reason)) => Gate::Refused(gate, reason),
                     Ok(target) => {
@@ -130,9 +151,14 @@ impl Engagement {
     }
 }
 
-/// What a notice of a firing takes, in bytes, at most about: the variables stand in it as they came, and once more as its body.
+/// What a notice of a firing takes, in bytes, at most about: of the variables it carries its body alone, which is bounded.
 fn weight(firing: &Firing) -> usize {
-    NOTICE_BYTES.saturating_add(firing.vars_bytes().saturating_mul(2))
+    NOTICE_BYTES.saturating_add(firing.vars_bytes().min(MAX_BODY_BYTES))
+}
+
+/// Users that a firing may reach by all its rules together, so that its notices, which one transaction emits, stay bounded.
+fn users_at_most(firing: &Firing) -> usize {
+    (BYTES_AT_MOST / weight(firing)).clamp(MAX_AUDIENCE, NOTICES_AT_MOST)
 }
 
 /// What a batch would emit, as it is summed up.
@@ -282,7 +308,7 @@ impl Vertical for Engagement {
                     continue;
                 }
             };
-            p.verdict = decide::verdict(&p.gates);
+            p.verdict = decide::verdict(&p.gates, users_at_most(&p.firing));
             let Some(trigger) = self.modules.trigger(&p.firing.trigger) else {
                 continue;
             };
@@ -364,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn a_notice_weighs_what_its_variables_do() {
+    fn a_notice_weighs_what_its_variables_do_as_far_as_a_body_goes() {
         let firing = |text: &str| -> Firing {
             serde_json::from_value(serde_json::json!({
                 "v": 1, "ws": 1, "id": "3-0-7-0", "trigger": "g.lamp.warned", "module": "g", "vars": {"a": text},
@@ -373,6 +399,13 @@ mod tests {
             .unwrap()
         };
         let (light, heavy) = (weight(&firing("")), weight(&firing(&"x".repeat(1_000))));
-        assert_eq!(heavy - light, 2_000);
+        assert_eq!(heavy - light, 1_000);
+        let most = firing(&"x".repeat(30_000));
+        assert_eq!(weight(&most), NOTICE_BYTES + MAX_BODY_BYTES);
+        for one in [&firing(""), &most] {
+            let users = users_at_most(one);
+            assert!((MAX_AUDIENCE..=NOTICES_AT_MOST).contains(&users));
+            assert!(users * weight(one) <= BYTES_AT_MOST);
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! Gates 1 to 4 of a firing, and the notices that are left. Pure: no clock, no I/O.
+//! Gates 1 to 4 of a firing, of gate 5 what needs no user, and the notices that are left. Pure: no clock, no I/O.
 
 use super::declared::vars_of;
 use super::rules::Rule;
@@ -9,7 +9,7 @@ use crate::modules::module::Trigger;
 use millrace_schemas::ceiling::Ceiling;
 use millrace_schemas::channel::{Channel, Mode};
 use millrace_schemas::firing::Firing;
-use millrace_schemas::notice::{FiringPos, Notice, NoticeRule};
+use millrace_schemas::notice::{Elsewhere, FiringPos, Notice, NoticeRule};
 use millrace_schemas::notification::project;
 use std::collections::BTreeMap;
 
@@ -25,8 +25,12 @@ pub mod why {
     pub const AUDIENCE_UNKNOWN: &str = "audience_unknown";
     /// Gate 3: the audience is empty; `no_owner` and `no_list` say why, where that is known.
     pub const NOBODY: &str = "nobody";
+    /// Gate 3: with the rules before it the firing would reach more users than one may at once.
+    pub const TOO_MANY: &str = "too_many";
     /// Gate 4: the audience is not within the ceiling.
     pub const CEILING: &str = "ceiling";
+    /// Gate 5: none of its channels is configured.
+    pub use crate::recipients::decide::why::UNCONFIGURED;
 }
 
 /// What a gate said of a rule.
@@ -100,6 +104,22 @@ pub fn gate_4(ceiling: Ceiling, audience: Ceiling) -> Result<(), (i16, &'static 
     }
 }
 
+/// Gate 5, as far as it is asked before users are resolved (spec: engagement § The gates, in this order): a rule none of whose
+/// channels is configured reaches nobody. Where one is, the others are refused to each user.
+///
+/// # Errors
+/// Gate and reason.
+pub fn gate_5(
+    channels: &[Channel],
+    is_configured: impl Fn(Channel) -> bool,
+) -> Result<(), (i16, &'static str)> {
+    if channels.iter().any(|c| is_configured(*c)) {
+        Ok(())
+    } else {
+        Err((5, why::UNCONFIGURED))
+    }
+}
+
 /// What the gates said of a rule so far: refused, or passed on to these users.
 #[derive(Clone, Debug)]
 pub enum Gate {
@@ -118,9 +138,10 @@ pub struct Verdict {
     pub users: Vec<(String, Vec<usize>)>,
 }
 
-/// Puts together what the gates said of a firing's rules.
+/// Puts together what the gates said of a firing's rules. `most`: users that it may reach by all of them together; a rule that would
+/// bring more is refused as a whole.
 #[must_use]
-pub fn verdict(gates: &[Gate]) -> Verdict {
+pub fn verdict(gates: &[Gate], most: usize) -> Verdict {
     let mut verdict = Verdict::default();
     let mut by_user: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
     for (at, gate) in gates.iter().enumerate() {
@@ -129,6 +150,9 @@ pub fn verdict(gates: &[Gate]) -> Verdict {
             Gate::Open(reached) if reached.users.is_empty() => {
                 let reason = reached.reason.map_or(why::NOBODY, Unreached::word);
                 Said::refused(at, 3, reason)
+            }
+            Gate::Open(reached) if more(&by_user, &reached.users) > most => {
+                Said::refused(at, 3, why::TOO_MANY)
             }
             Gate::Open(reached) => {
                 for user in reached.users.iter() {
@@ -147,6 +171,12 @@ pub fn verdict(gates: &[Gate]) -> Verdict {
     let users = by_user.into_iter();
     verdict.users = users.map(|(user, by)| (user.to_owned(), by)).collect();
     verdict
+}
+
+/// How many users there are with these.
+fn more(by_user: &BTreeMap<&str, Vec<usize>>, users: &[String]) -> usize {
+    let new = users.iter().filter(|u| !by_user.contains_key(u.as_str()));
+    by_user.len() + new.count()
 }
 
 /// The notices of a firing, serialised, each with its key in the log.
@@ -174,10 +204,6 @@ pub fn notices(
             hourly_cap: rule.hourly_cap,
         })
         .collect();
-    let Ok(vars) = serde_json::value::to_raw_value(&firing.vars) else {
-        // Keys are text and values came out of JSON: it cannot fail.
-        return Vec::new();
-    };
     let mut notice = Notice {
         v: millrace_schemas::WIRE_VERSION,
         ws: firing.ws,
@@ -190,7 +216,7 @@ pub fn notices(
         subject: firing.subject.clone(),
         scope: firing.scope.clone(),
         dedupe_key: format!("{}:{}", firing.trigger, firing.dedupe),
-        vars,
+        vars: Elsewhere::default(),
         body: body(trigger, firing),
         at: firing.at,
         accepted_at: firing.accepted_at,
@@ -234,6 +260,7 @@ fn body(trigger: &Trigger, firing: &Firing) -> millrace_schemas::notification::G
         &urls,
         &vars_of(firing),
     )
+    .bounded()
 }
 
 /// The trigger's own defaults, where they are not the channels'.
@@ -242,4 +269,40 @@ fn default_modes(trigger: &Trigger) -> BTreeMap<Channel, Mode> {
         .into_iter()
         .map(|c| (c, trigger.default_mode(c)));
     own.filter(|(c, mode)| *mode != c.default_mode()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rule_none_of_whose_channels_is_configured_is_off() {
+        let configured = |c: Channel| c == Channel::Email;
+        assert_eq!(gate_5(&[Channel::Email, Channel::Push], configured), Ok(()));
+        let off = Err((5, "channel_unconfigured"));
+        assert_eq!(gate_5(&[Channel::Inapp, Channel::Push], configured), off);
+    }
+
+    #[test]
+    fn the_rule_that_would_reach_too_many_is_refused_and_those_behind_it_are_asked_still() {
+        let reach = |users: &[&str]| {
+            Gate::Open(Reached {
+                users: users.iter().map(|u| (*u).to_owned()).collect(),
+                ..Reached::default()
+            })
+        };
+        let gates = [
+            reach(&["a", "b"]),
+            reach(&["b", "c", "d"]),
+            Gate::Refused(1, why::RULE_OFF),
+            reach(&["a", "c"]),
+        ];
+        let said = |most| {
+            let verdict = verdict(&gates, most);
+            let reasons: Vec<&str> = verdict.said.iter().map(|s| s.reason).collect();
+            (reasons, verdict.users.len())
+        };
+        assert_eq!(said(4), (vec!["", "", "rule_off", ""], 4));
+        assert_eq!(said(3), (vec!["", why::TOO_MANY, "rule_off", ""], 3));
+    }
 }

@@ -2,6 +2,7 @@
 //! said to be so.
 
 use crate::postgres::types::Tz;
+use crate::recipients::decide::why::COOLDOWN;
 use crate::recipients::keys;
 use millrace_schemas::channel::Channel;
 use millrace_schemas::ids::{self, RecordId};
@@ -46,6 +47,20 @@ pub struct Event {
     pub notices: i32,
     /// What it said.
     pub vars: Map<String, Value>,
+}
+
+/// The workspaces that have an event of this id: nearly always one, since ids are coordinates or minted; two of more.
+///
+/// # Errors
+/// The store's.
+pub async fn workspaces_of(client: &Client, id: &str) -> Result<Vec<i32>, Error> {
+    let rows = client
+        .query(
+            "SELECT DISTINCT workspace_id FROM firings WHERE firing_id = $1 ORDER BY 1 LIMIT 2",
+            &[&id],
+        )
+        .await?;
+    Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 
 /// The event of an id, if it is still kept.
@@ -112,7 +127,7 @@ pub async fn explain(
     for row in &said {
         let (rule, gate, reason): (&str, i16, &str) = (row.get(0), row.get(1), row.get(2));
         if gate > 0 {
-            let says = gate_1_to_4(gate, reason);
+            let says = gate_1_to_5(gate, reason);
             lines.push(line(Some(gate), rule, "refused", reason, says));
             continue;
         }
@@ -127,7 +142,12 @@ pub async fn explain(
         let before = lines.len();
         for r in refused.iter().filter(|r| r.get::<_, &str>(0) == rule) {
             let (channel, gate, reason): (&str, i16, &str) = (r.get(1), r.get(2), r.get(3));
-            let mut refusal = line(Some(gate), rule, "refused", reason, gate_5_to_8(reason));
+            let says = match reason {
+                COOLDOWN => cooldown(client, ws, event, user, rule, channel).await?,
+                _ => None,
+            };
+            let says = says.as_deref().unwrap_or_else(|| gate_5_to_8(reason));
+            let mut refusal = line(Some(gate), rule, "refused", reason, says);
             refusal.channel = channel.to_owned();
             lines.push(refusal);
         }
@@ -154,6 +174,52 @@ fn line(gate: Option<i16>, rule: &str, verdict: &'static str, reason: &str, says
         reason: reason.to_owned(),
         says: says.to_owned(),
     }
+}
+
+/// The last message of an earlier event of the same subject to the same user by the same rule on the same channel. The cooldown says
+/// since when to look: a message is stored when it begins one, by a clock that is a backlog ahead at most.
+const BEGAN: &str = "
+SELECT o.status, coalesce(o.status_reason, ''),
+       EXISTS (SELECT FROM cancel_marks m WHERE m.key = o.cancel_key AND m.firing_pos > o.firing_pos)
+FROM outbox o
+WHERE o.created_at > (SELECT fired_at - interval '1 day' FROM cooldowns WHERE key = $1)
+      AND o.cancel_key = $2 AND o.user_id = $3 AND o.channel = $4 AND o.firing_pos < $5
+ORDER BY o.firing_pos DESC LIMIT 1";
+
+/// What a cooldown says to people that was begun by a message that never left: that one keeps it
+/// ([`crate::recipients::decide::last`]). `None`: it left, or waits still, or nothing is stored of it any more.
+async fn cooldown(
+    client: &Client,
+    ws: i32,
+    event: &Event,
+    user: &str,
+    rule: &str,
+    channel: &str,
+) -> Result<Option<String>, Error> {
+    let Some(of) = Channel::of_word(channel) else {
+        return Ok(None);
+    };
+    let (shard, subject) = (&event.shard, &event.subject);
+    let key = keys::cooldown(ws, rule, user, shard, subject, of);
+    let cancel = keys::cancel(ws, rule, shard, subject);
+    let row = client
+        .query_opt(
+            BEGAN,
+            &[&key, &cancel, &user, &channel, &event.pos.to_uuid()],
+        )
+        .await?;
+    Ok(row.and_then(|r| {
+        let (status, why, called_off): (&str, &str, bool) = (r.get(0), r.get(1), r.get(2));
+        match (status, called_off) {
+            ("cancelled", _) | ("scheduled", true) => {
+                Some("a cooldown by a message that was called off: it keeps its cooldown".to_owned())
+            }
+            ("suppressed", _) => Some(format!(
+                "a cooldown by a message that was held back right before it would have left ({why}): it keeps its cooldown"
+            )),
+            _ => None,
+        }
+    }))
 }
 
 /// Messages of this event to this user by this rule: found by the key under which gate 8 noted them.
@@ -201,8 +267,8 @@ async fn messages(
     Ok(rows.iter().map(of).collect())
 }
 
-/// What a refusal of gates 1 to 4 says to people.
-fn gate_1_to_4(gate: i16, reason: &str) -> &'static str {
+/// What a refusal of a rule as a whole, by gates 1 to 5, says to people.
+fn gate_1_to_5(gate: i16, reason: &str) -> &'static str {
     match (gate, reason) {
         (1, "rule_off") => "the rule was switched off",
         (1, _) => {
@@ -212,7 +278,11 @@ fn gate_1_to_4(gate: i16, reason: &str) -> &'static str {
         (3, "no_owner") => "the event's account was linked to nobody",
         (3, "no_list") => "the event carried no list, and the rule has no segment",
         (3, "nobody") => "its audience was empty",
+        (3, "too_many") => {
+            "with the rules before it the event would have reached more users than one event may at once"
+        }
         (3, _) => "its audience is dormant: nobody declares it any more",
+        (5, _) => "none of its channels was configured in the workspace",
         _ => "its audience was wider than the event's ceiling",
     }
 }

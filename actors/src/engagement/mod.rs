@@ -1,5 +1,5 @@
-//! Engagement: gates 0 to 4, from a firing to the users whom it may reach (spec: engagement § The gates, in this order). Keyed by
-//! (workspace, shard, subject), so that firings that call each other off meet.
+//! Engagement: gates 0 to 4, and of gate 5 what needs no user, from a firing to the users whom it may reach (spec: engagement § The
+//! gates, in this order). Keyed by (workspace, shard, subject), so that firings that call each other off meet.
 //!
 //! - [`decide`]: what a firing is worth by its declaration, its gates by rule, and its notices; pure. [`rules`]: rules and audiences
 //!   as they stand in the batch's transaction. [`store`]: marks and firings. [`actor`]: what the shell needs.

@@ -1,6 +1,7 @@
 //! Rules as they stand in a batch's transaction.
 
 use crate::directory::rules::{self as directory, SavedSegment};
+use crate::recipients::facts::Configured;
 use crate::runtime::session::Session;
 use hashbrown::HashMap;
 use millrace_schemas::channel::Channel;
@@ -38,9 +39,16 @@ pub struct Rule {
 pub struct Rules {
     of_trigger: HashMap<(i32, String), Vec<Rule>>,
     called_off: HashMap<(i32, String), Vec<String>>,
+    configured: HashMap<i32, Configured>,
 }
 
 impl Rules {
+    /// The channels that a workspace has set up, whatever the deployment's settings let out.
+    #[must_use]
+    pub fn configured(&self, ws: i32) -> Configured {
+        self.configured.get(&ws).copied().unwrap_or_default()
+    }
+
     /// The rules of a trigger, in rule order; switched off ones too.
     #[must_use]
     pub fn of(&self, ws: i32, trigger: &str) -> &[Rule] {
@@ -79,6 +87,13 @@ ORDER BY r.position";
 /// Rules that these triggers call off.
 pub const CALLED_OFF: &str = "
 SELECT workspace_id, rule_id, cancel_on FROM rules WHERE workspace_id = ANY($1) AND cancel_on && $2::text[]";
+/// Which channels workspaces have set up: mail with an enabled transport, push as soon as anybody has a device.
+pub const CONFIGURED: &str = "
+SELECT k.ws,
+       EXISTS (SELECT FROM mail_transports m JOIN destinations d ON d.channel = 'email' AND d.ref = m.transport_id
+               WHERE m.workspace_id = k.ws AND m.enabled),
+       EXISTS (SELECT FROM push_subscriptions p WHERE p.workspace_id = k.ws)
+FROM unnest($1::int4[]) AS k(ws)";
 
 /// Reads the rules of these triggers of these workspaces.
 ///
@@ -89,11 +104,22 @@ pub async fn read(session: &Session, mut triggers: Vec<(i32, &str)>) -> Result<R
     triggers.dedup();
     let (ws, names): (Vec<i32>, Vec<&str>) = triggers.iter().copied().unzip();
     let params: [&(dyn tokio_postgres::types::ToSql + Sync); 2] = [&ws, &names];
-    let (of, off) = futures::try_join!(
+    let mut places = ws.clone();
+    places.dedup();
+    let places: [&(dyn tokio_postgres::types::ToSql + Sync); 1] = [&places];
+    let (of, off, configured) = futures::try_join!(
         session.query(RULES, &params),
-        session.query(CALLED_OFF, &params)
+        session.query(CALLED_OFF, &params),
+        session.query(CONFIGURED, &places)
     )?;
     let mut rules = Rules::default();
+    for row in &configured {
+        let configured = Configured {
+            email: row.get(1),
+            push: row.get(2),
+        };
+        rules.configured.insert(row.get(0), configured);
+    }
     for row in &of {
         rules.add(row.get(0), rule(row));
     }

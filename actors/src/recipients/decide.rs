@@ -231,6 +231,12 @@ pub struct Stamp {
 }
 
 /// Gates 6 to 8, in the order in which messages were wanted.
+///
+/// What a message claims here it keeps (spec: engagement § The gates, in this order: a claim is given back where gate 7 or 8 refuses, and
+/// nowhere else). One that is asked about again right before it would leave and ends there, as `called_off`, `rule_off`, `stale`,
+/// `ceiling` or `preference`, keeps its cooldown, its place in the rule's hour and its sent key: the claims are this partition's own,
+/// held hot, and whoever sends is another process; and a subject that calls its own messages off every few minutes would otherwise
+/// have no cooldown at all. `rules explain` says so of whatever such a cooldown refuses.
 pub fn last(
     ledger: &mut Ledger,
     notice: &Notice,

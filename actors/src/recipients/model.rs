@@ -11,7 +11,7 @@ use hashbrown::{HashMap, HashSet};
 use millrace_schemas::ceiling::Ceiling;
 use millrace_schemas::channel::{Channel, Mode};
 use millrace_schemas::ids::RecordId;
-use millrace_schemas::notice::{FiringPos, Notice, NoticeRule};
+use millrace_schemas::notice::{Elsewhere, FiringPos, Notice, NoticeRule};
 use millrace_schemas::notification::GenericBody;
 use millrace_schemas::time::Micros;
 use proptest::prelude::*;
@@ -145,7 +145,7 @@ fn notice(one: &One, ceiling: Ceiling) -> Notice {
         subject: SUBJECTS[one.subject].to_owned(),
         scope: String::new(),
         dedupe_key: format!("t:{}:{}", one.subject, one.event),
-        vars: serde_json::value::to_raw_value(&serde_json::json!({})).expect("an object"),
+        vars: Elsewhere::default(),
         body: GenericBody::default(),
         at: Micros(0),
         accepted_at: Micros(0),

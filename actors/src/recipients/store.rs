@@ -105,7 +105,7 @@ pub async fn messages<'a>(
     outbox::write_to_people(session, &messages, wall).await
 }
 
-/// A message with its frozen payload.
+/// A message with its frozen payload. The variables are not in it: they stand with the firing, which `firing_pos` names.
 #[must_use]
 pub fn message(cause: RecordId, notice: &Notice, passed: &Passed) -> ToPerson {
     let rule = notice.rules.get(passed.wanted.rule).map_or("", |r| &*r.id);
@@ -127,13 +127,7 @@ pub fn message(cause: RecordId, notice: &Notice, passed: &Passed) -> ToPerson {
         ..Notification::default()
     };
     // Text, numbers and what came out of JSON: serialising cannot fail.
-    let mut text = serde_json::to_string(&payload).unwrap_or_else(|_| "{}".to_owned());
-    // Templates read the variables; generic bodies do not. They stand as they came.
-    if text.len() > 2 && text.pop() == Some('}') {
-        text.push_str(",\"vars\":");
-        text.push_str(notice.vars.get());
-        text.push('}');
-    }
+    let text = serde_json::to_string(&payload).unwrap_or_else(|_| "{}".to_owned());
     ToPerson {
         message: Message {
             id: passed.id,

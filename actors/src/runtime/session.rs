@@ -136,18 +136,23 @@ impl From<tokio_postgres::Error> for Failure {
             // A connection that broke before COMMIT was sent: the server rolls back.
             return Failure::RolledBack(text);
         };
-        let code = db.code().code();
-        match code {
-            // A row without a partition for its day: retention has just dropped it, or nobody has made it yet. No fault of the
-            // row's; the server's own place tells it from a check that a trigger makes.
-            "23514" if db.routine() == Some("ExecFindPartition") => Failure::RolledBack(text),
-            "40P01" | "40001" | "55P03" | "25P03" => Failure::RolledBack(text),
-            _ => match code.get(..2) {
-                Some("08" | "53" | "57" | "58") => Failure::RolledBack(text),
-                Some("22" | "23") => Failure::Data(text),
-                _ => Failure::Stop(text),
-            },
-        }
+        refused(db.code().code(), db.routine(), text)
+    }
+}
+
+/// What a refusal of the server's means: its SQLSTATE, and the place in its own source that says so.
+fn refused(code: &str, routine: Option<&str>, text: String) -> Failure {
+    match code {
+        // A row without a partition for its day: retention has just dropped it, or nobody has made it yet. No fault of the
+        // row's; the server's own place tells it from a check that a trigger makes.
+        "23514" if routine == Some("ExecFindPartition") => Failure::RolledBack(text),
+        "40P01" | "40001" | "55P03" | "25P03" => Failure::RolledBack(text),
+        _ => match code.get(..2) {
+            Some("08" | "53" | "57" | "58") => Failure::RolledBack(text),
+            // 54: past a limit of the server's, such as a text that is too long for an index. Some record brings it along.
+            Some("22" | "23" | "54") => Failure::Data(text),
+            _ => Failure::Stop(text),
+        },
     }
 }
 
@@ -164,5 +169,27 @@ pub fn describe(error: &tokio_postgres::Error) -> String {
             }
             text
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_record_s_data_stops_no_partition() {
+        let of = |code, routine| refused(code, routine, String::new());
+        let (again, data) = (
+            Failure::RolledBack(String::new()),
+            Failure::Data(String::new()),
+        );
+        assert_eq!(of("40001", None), again);
+        assert_eq!(of("57P01", None), again);
+        assert_eq!(of("23514", Some("ExecFindPartition")), again);
+        assert_eq!(of("23514", Some("ExecConstraints")), data);
+        assert_eq!(of("22021", None), data);
+        // "index row size 4120 exceeds btree version 4 maximum 2704".
+        assert_eq!(of("54000", Some("_bt_check_third_page")), data);
+        assert_eq!(of("42P01", None), Failure::Stop(String::new()));
     }
 }

@@ -223,6 +223,9 @@ impl Vertical for Thresholds {
             self.slice.remember(key, Some(memory));
         }
         self.slice.bound();
+        if draft.long_names > 0 {
+            metrics::counter!("roster_names_too_long_total").increment(draft.long_names);
+        }
     }
 
     fn may_be_due(&self, _: Micros) -> bool {

@@ -30,7 +30,8 @@ impl Deciding<'_> {
     pub fn frame(&mut self, item: &Item<Frame>) {
         let frame = &item.record;
         // A dead letter that comes again was taken in before, and changed nothing then.
-        if !self.admit(frame) && !item.replayed {
+        let overtaken = item.replayed && self.admit_again(frame);
+        if !item.replayed && !self.admit(frame) {
             self.effects.tally.add(item.id, Outcome::Duplicate, "", 1);
             return;
         }
@@ -40,12 +41,12 @@ impl Deciding<'_> {
                 .add(item.id, Outcome::Applied, reason::UNMAPPED, 1);
             return;
         }
-        match self.parts(frame) {
+        match self.parts(frame, overtaken) {
             Err(why) => self.effects.tally.add(item.id, Outcome::Rejected, why, 1),
-            Ok(parts) if parts.is_empty() => {
-                self.effects.tally.add(item.id, Outcome::Applied, "", 1);
+            Ok((parts, held)) if parts.is_empty() => {
+                self.effects.tally.add(item.id, Outcome::Applied, held, 1);
             }
-            Ok(parts) => match serde_json::from_str(frame.body.get()) {
+            Ok((parts, held)) => match serde_json::from_str(frame.body.get()) {
                 Ok(body) => self.draft.steps.push(Step {
                     id: item.id,
                     accepted_at: item.accepted_at,
@@ -59,6 +60,7 @@ impl Deciding<'_> {
                     frame: frame.clone(),
                     body,
                     parts,
+                    held,
                 }),
                 Err(_) => {
                     self.effects
@@ -84,9 +86,33 @@ impl Deciding<'_> {
         new
     }
 
-    /// What the frame is to each module that reads it, where it is anything.
-    fn parts(&mut self, frame: &Frame) -> Result<Vec<Part>, &'static str> {
+    /// Takes in a dead letter that comes again. Answers whether a later frame of its shard may have been decided since: which keys
+    /// those were of is kept nowhere, so any of them may have been of its own, and what it says of a state is no longer so.
+    fn admit_again(&mut self, frame: &Frame) -> bool {
+        let shard = ShardRef {
+            workspace: frame.ws,
+            shard: &frame.shard,
+        };
+        let held = self.slice.window(&shard);
+        let window = self
+            .draft
+            .windows
+            .entry(shard.owned())
+            .or_insert_with(|| held.cloned().unwrap_or_default());
+        let overtaken = !window.is_latest(&frame.boot, frame.seq);
+        window.admit_again(&frame.boot, frame.seq);
+        overtaken
+    }
+
+    /// What the frame is to each module that reads it, where it is anything, and why it is not taken in as a whole. Overtaken: it
+    /// neither steps a tracker that remembers nor changes a roster.
+    fn parts(
+        &mut self,
+        frame: &Frame,
+        overtaken: bool,
+    ) -> Result<(Vec<Part>, &'static str), &'static str> {
         let mut parts = Vec::new();
+        let mut held = reason::NONE;
         let plan = self.plan;
         for reads in plan.readers(&frame.kind) {
             let fields = reads
@@ -94,15 +120,24 @@ impl Deciding<'_> {
                 .reader
                 .read(frame.body.get())
                 .map_err(|_| reason::FRAME_UNREADABLE)?;
-            let part = self.part(&reads, frame, &fields);
+            let part = self.part(&reads, frame, &fields, overtaken);
+            if part.held {
+                held = reason::OVERTAKEN;
+            }
             if !(part.fired.is_empty() && part.changes.is_empty()) {
                 parts.push(part);
             }
         }
-        Ok(parts)
+        Ok((parts, held))
     }
 
-    fn part(&mut self, reads: &Reads<'_>, frame: &Frame, fields: &impl Fields) -> Part {
+    fn part(
+        &mut self,
+        reads: &Reads<'_>,
+        frame: &Frame,
+        fields: &impl Fields,
+        overtaken: bool,
+    ) -> Part {
         let mut part = Part {
             module: reads.place,
             ..Part::default()
@@ -119,6 +154,10 @@ impl Deciding<'_> {
                 if tracker::step(&mapping.tracker, None, fields).fires {
                     part.fired.push(at);
                 }
+                continue;
+            }
+            if overtaken {
+                part.held = true;
                 continue;
             }
             let key = StateRef {
@@ -140,9 +179,14 @@ impl Deciding<'_> {
             }
         }
         for (at, found, feed) in reads.feeds() {
-            let Some(change) = roster::change_of(&feed.change, &frame.key, fields) else {
+            let long = &mut self.draft.long_names;
+            let Some(change) = roster::change_of(&feed.change, &frame.key, fields, long) else {
                 continue;
             };
+            if overtaken {
+                part.held = true;
+                continue;
+            }
             let list = ListKey {
                 workspace: frame.ws,
                 module: self.plan.module_id(reads.place),

@@ -25,6 +25,8 @@ pub struct Draft {
     pub lists: BTreeMap<ListKey, Members>,
     /// Firings that broke their declaration.
     pub rejected: BTreeMap<RejectKey, Rejected>,
+    /// Slots and accounts that are too long for a list ([`super::roster::change_of`]).
+    pub long_names: u64,
 }
 
 /// A frame that fires or changes a roster.
@@ -44,6 +46,8 @@ pub struct Step {
     pub body: Value,
     /// What it is to each module that reads it.
     pub parts: Vec<Part>,
+    /// Why it was not taken in as a whole; empty: it was.
+    pub held: &'static str,
 }
 
 /// What a frame is to one module.
@@ -57,6 +61,8 @@ pub struct Part {
     pub watching: Vec<usize>,
     /// What it does to rosters: place in the module, the list, the change.
     pub changes: Vec<(usize, ListKey, Change)>,
+    /// A tracker or a roster passed it by, as it was overtaken.
+    pub held: bool,
 }
 
 /// A game account.

@@ -101,7 +101,7 @@ fn account_on(list: &ListKey, account: &str) -> AccountKey {
 
 fn coming(change: &Change) -> Box<dyn Iterator<Item = &str> + '_> {
     match change {
-        Change::Replace(all) => Box::new(all.values().map(|a| &**a)),
+        Change::Replace(all) => Box::new(all.values().flatten().map(|a| &**a)),
         Change::Add((_, account)) => Box::new(std::iter::once(&**account)),
         Change::Seat(_, account) => Box::new(account.iter().map(|a| &**a)),
         Change::Remove(_) | Change::Clear => Box::new(std::iter::empty()),
@@ -161,7 +161,7 @@ pub fn settle(plan: &Plan, triggers: i32, draft: &mut Draft, effects: &mut Effec
         }
         match settling.broken {
             Some(why) => effects.tally.add(step.id, Outcome::Rejected, why, 1),
-            None => effects.tally.add(step.id, Outcome::Applied, "", 1),
+            None => effects.tally.add(step.id, Outcome::Applied, step.held, 1),
         }
     }
 }

@@ -2,10 +2,15 @@
 
 use super::*;
 use millrace::delivery::channel::Verdict;
+use millrace::delivery::dispatcher::{Delivery, DeliveryConfig, MakeChannel};
 use millrace::delivery::inapp::InappChannel;
 use millrace::delivery::inapp::settings::Inapp;
+use millrace::delivery::outbox::{self, Message};
 use millrace::delivery::push::PushChannel;
 use millrace::delivery::push::settings::Push;
+use millrace::runtime::days;
+use millrace_schemas::ids::RecordId;
+use millrace_tests::process::eventually;
 use millrace_tests::receivers::{Answer as Reply, Receiver};
 
 fn push(ground: &Ground, origins: &[&str], guard: AddressGuard) -> PushChannel {
@@ -17,13 +22,46 @@ fn push(ground: &Ground, origins: &[&str], guard: AddressGuard) -> PushChannel {
 }
 
 async fn subscribe(ground: &Ground, id: &str, endpoint: &str) {
+    subscribe_user(ground, "dora", id, endpoint).await;
+}
+
+async fn subscribe_user(ground: &Ground, user: &str, id: &str, endpoint: &str) {
     ground
         .session
         .client()
         .execute(
-            "INSERT INTO push_subscriptions (subscription_id, workspace_id, user_id, endpoint) VALUES ($1, $2, 'dora', $3)",
-            &[&id, &ground.workspace, &endpoint],
+            "INSERT INTO push_subscriptions (subscription_id, workspace_id, user_id, endpoint) VALUES ($1, $2, $3, $4)",
+            &[&id, &ground.workspace, &user, &endpoint],
         )
+        .await
+        .unwrap();
+}
+
+/// Writes a push for a user that is due now.
+async fn push_to(ground: &Ground, to: &Destination, user: &str, offset: i64) {
+    let wall = ground.clock.wall();
+    days::make(&ground.session, outbox::TABLES, &[wall.day()])
+        .await
+        .unwrap();
+    let cause = RecordId {
+        topic_no: 1,
+        partition: 0,
+        offset,
+    };
+    let message = Message {
+        id: outbox::id_of(wall, cause, "push", to.no, user),
+        workspace: ground.workspace,
+        channel: "push",
+        destination: to.no,
+        subject_key: None,
+        scope_key: None,
+        dedupe_key: None,
+        payload: serde_json::to_string(&news(user)).unwrap(),
+        cause,
+        due_at: wall,
+        refused: None,
+    };
+    outbox::write(&ground.session, &[message], wall)
         .await
         .unwrap();
 }
@@ -126,6 +164,34 @@ async fn a_device_that_is_gone_is_forgotten_and_others_are_woken() {
     );
 }
 
+/// A user has two devices and the server of one is away: the message waits for it, though the other was woken.
+#[actix::test]
+async fn a_device_whose_server_is_away_is_woken_when_it_is_back() {
+    let ground = Ground::new().await;
+    let (well, away) = (Receiver::start().unwrap(), Receiver::start().unwrap());
+    let origins = [well.url(""), away.url("")];
+    let to = ground.destination("push").await;
+    let channel = push(&ground, &[&origins[0], &origins[1]], loopback());
+    subscribe(&ground, "ps_1", &well.url("/well")).await;
+    subscribe(&ground, "ps_2", &away.url("/away")).await;
+    away.answer_all(Reply::status(503));
+    let mut message = ground.message(&news("dora"));
+    let answer = ground.deliver(&channel, &to, &message).await;
+    assert!(
+        matches!(answer.verdict, Verdict::RetryAt { .. }),
+        "{answer:?}"
+    );
+    // One that never comes back does not make a message fail that woke another.
+    message.attempt = channel.traits().max_attempts;
+    let answer = ground.deliver(&channel, &to, &message).await;
+    assert_eq!(answer.verdict, Verdict::Delivered);
+    away.answer_all(Reply::status(200));
+    message.attempt = 2;
+    let answer = ground.deliver(&channel, &to, &message).await;
+    assert_eq!(answer.verdict, Verdict::Delivered);
+    assert_eq!((well.received().len(), away.received().len()), (3, 3));
+}
+
 /// Endpoints come from users: nothing is asked of a host that the operator has not listed, or that lies inside.
 #[actix::test]
 async fn an_endpoint_leads_nowhere_but_to_listed_origins_at_public_addresses() {
@@ -153,4 +219,59 @@ async fn an_endpoint_leads_nowhere_but_to_listed_origins_at_public_addresses() {
         other => panic!("{other:?}"),
     }
     assert!(receiver.received().is_empty());
+}
+
+/// Endpoints of many servers stand behind one destination: what one of them asks for holds for its own message.
+#[actix::test]
+async fn a_server_that_asks_to_be_left_alone_holds_up_nobody_else_s_device() {
+    let ground = Ground::new().await;
+    let receiver = Receiver::start().unwrap();
+    let origin = receiver.url("");
+    let to = ground.destination("push").await;
+    ground.user("emil", "emil@example.com").await;
+    subscribe(&ground, "ps_busy", &receiver.url("/busy")).await;
+    subscribe_user(&ground, "emil", "ps_well", &receiver.url("/well")).await;
+    receiver.script([Reply::status(429).with("retry-after", "3600")]);
+    let config = DeliveryConfig {
+        connect: ground.connect(),
+        clock: ground.clock.clone(),
+        poll: Duration::from_millis(20),
+        drain: Duration::from_secs(5),
+    };
+    let (clock, connect) = (ground.clock.clone(), ground.connect());
+    let make: MakeChannel = Arc::new(move || {
+        let settings = Push {
+            origins: vec![origin.clone()],
+            ..Push::default()
+        };
+        let made = PushChannel::new(&settings, loopback(), clock.clone(), connect.clone());
+        Ok(Rc::new(made.map_err(|e| e.to_string())?) as Rc<dyn Channel>)
+    });
+    let delivery = Delivery::start(&config, vec![make]);
+    let log = async |what: &str, sql: &str| {
+        eventually(what, SOON, async || {
+            Ok((ground.count(sql).await == 1).then_some(()))
+        })
+        .await
+        .unwrap();
+    };
+    push_to(&ground, &to, "dora", 1).await;
+    log(
+        "it asks for an hour",
+        "SELECT count(*) FROM send_log WHERE result = 'retry' AND code = '429'",
+    )
+    .await;
+    push_to(&ground, &to, "emil", 2).await;
+    log(
+        "the other device is woken",
+        "SELECT count(*) FROM send_log WHERE result = 'delivered'",
+    )
+    .await;
+    delivery.stop().await;
+    let asked = ground.count(
+        "SELECT count(*) FROM outbox_due WHERE due_at >= timestamptz '2026-01-01T01:00:00Z'",
+    );
+    assert_eq!(asked.await, 1);
+    let paths: Vec<String> = receiver.received().into_iter().map(|r| r.target).collect();
+    assert_eq!(paths, ["/busy", "/well"]);
 }

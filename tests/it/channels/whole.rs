@@ -168,3 +168,30 @@ async fn a_refused_password_ends_no_mail() {
     let more = "SELECT count(*) FROM outbox WHERE attempts <> 1";
     assert_eq!(bench.ground.count(more).await, 0);
 }
+
+/// So does a sender that the server does not know: it would have refused every mail, one after the other.
+#[actix::test]
+async fn a_refused_sender_ends_no_mail() {
+    let bench = Bench::new().await;
+    bench.mail.script([Act::Say(
+        Step::Mail,
+        "550 5.7.1 sender address rejected".to_owned(),
+    )]);
+    bench.outbox(&["dora"; 10]).await;
+    let delivery = bench.dispatch();
+    eventually("it is paused", SOON, async || {
+        let paused = "SELECT count(*) FROM destinations WHERE paused_code = 'smtp_sender'";
+        Ok((bench.ground.count(paused).await == 1).then_some(()))
+    })
+    .await
+    .unwrap();
+    let lost = "SELECT count(*) FROM outbox WHERE status NOT IN ('scheduled', 'sent')";
+    assert_eq!(bench.ground.count(lost).await, 0);
+    bench
+        .ground
+        .sql("UPDATE destinations SET paused_code = NULL, paused_reason = NULL, paused_by = NULL, paused_at = NULL")
+        .await;
+    bench.ended().await;
+    delivery.stop().await;
+    assert_eq!(bench.sum(STATUSES).await, "sent 10");
+}

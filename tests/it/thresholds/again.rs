@@ -2,6 +2,7 @@
 
 use super::{World, count, names, owner};
 use millrace::runtime::core::{Exit, NEWER};
+use millrace_schemas::frame::Frame;
 use millrace_tests::proxy::{Protocol, Proxy};
 use serde_json::{Value, json};
 
@@ -19,7 +20,7 @@ fn guild(serials: &[&str]) -> Value {
 }
 
 /// Frames that change each kind of state: a tracker's memory, a roster, the windows, the emits.
-fn day(w: &mut World) -> Vec<millrace_schemas::frame::Frame> {
+fn day(w: &mut World) -> Vec<Frame> {
     vec![
         w.frame("atlantic", "vendor.listing", vendor(9)),
         w.frame("atlantic", "guild.roster", guild(&["ann", "bob"])),
@@ -231,8 +232,8 @@ async fn a_frame_that_the_store_refuses_is_set_aside_and_decided_later() {
     let frames = [
         w.frame("atlantic", "vendor.listing", of("0x9", 9)),
         w.frame("atlantic", "vendor.listing", of("0x13", 9)),
-        w.frame("atlantic", "vendor.listing", of("0x13", 0)),
         w.frame("atlantic", "vendor.listing", of("0x9", 0)),
+        w.frame("atlantic", "vendor.listing", of("0x13", 0)),
     ];
     w.send(&frames).await;
     let told = w.told().await;
@@ -246,22 +247,97 @@ async fn a_frame_that_the_store_refuses_is_set_aside_and_decided_later() {
         .batch_execute("DROP TRIGGER early ON tracker_states")
         .await
         .unwrap();
-    let mut again = frames[2].clone();
-    again.replay = Some(millrace_schemas::postback::Replay {
-        topic_no: w.frames.no,
-        partition: 0,
-        offset: 2,
-    });
+    let again = replayed(&w, &frames[3], 3);
     w.send(&[again.clone(), again]).await;
     let told = w.told().await;
     assert_eq!(names(&told), ["vendor.expiring"]);
-    assert_eq!(told[0].id, format!("{}-0-2-0", w.frames.no));
+    assert_eq!(told[0].id, format!("{}-0-3-0", w.frames.no));
     let outcomes = w.outcomes().await;
     assert_eq!(count(&outcomes, "dead_lettered", "data_refused"), 0);
     assert_eq!(count(&outcomes, "applied", ""), 4);
     // The sidecar's own replay of it is known by then.
-    w.send(&frames[2..3]).await;
+    w.send(&frames[3..4]).await;
     assert_eq!(count(&w.outcomes().await, "duplicate", ""), 1);
+}
+
+/// A frame as `dlq replay` gives it to the log once more.
+fn replayed(w: &World, frame: &Frame, offset: i64) -> Frame {
+    let mut again = frame.clone();
+    again.replay = Some(millrace_schemas::postback::Replay {
+        topic_no: w.frames.no,
+        partition: 0,
+        offset,
+    });
+    again
+}
+
+/// What trackers remember, and who stands on lists.
+async fn states(w: &World) -> Vec<String> {
+    let rows = w
+        .client
+        .query(
+            "SELECT concat_ws(' ', mapping, key, memory) FROM tracker_states UNION ALL
+             SELECT concat_ws(' ', roster, slot, account) FROM roster_members ORDER BY 1",
+            &[],
+        )
+        .await
+        .unwrap();
+    rows.iter().map(|r| r.get(0)).collect()
+}
+
+/// What a dead letter says of a state is no longer so when later frames have been decided: the spawn was down by then, and the one
+/// who was listed has left.
+#[tokio::test]
+async fn a_dead_letter_that_was_overtaken_steps_no_tracker_back() {
+    let mut w = World::new().await;
+    w.client
+        .batch_execute(
+            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+                 RAISE EXCEPTION 'never' USING ERRCODE = 'data_exception';
+             END $$;
+             CREATE TRIGGER early_memory BEFORE INSERT OR UPDATE ON tracker_states FOR EACH ROW
+                 WHEN (new.memory = 'true') EXECUTE FUNCTION refuse();
+             CREATE TRIGGER early_member BEFORE INSERT OR UPDATE ON roster_members FOR EACH ROW
+                 WHEN (new.account = 'bob') EXECUTE FUNCTION refuse()",
+        )
+        .await
+        .unwrap();
+    let spawn =
+        |active: bool| json!({"serial": "0x40000777", "type": "Lizardman", "active": active});
+    let frames = [
+        w.frame("atlantic", "champ.update", spawn(false)),
+        w.frame("atlantic", "champ.update", spawn(true)),
+        w.frame("atlantic", "guild.roster", guild(&["ann", "bob"])),
+        w.frame("atlantic", "champ.update", spawn(false)),
+        w.frame("atlantic", "guild.roster", guild(&["ann"])),
+    ];
+    for frame in &frames {
+        w.send(std::slice::from_ref(frame)).await;
+    }
+    assert!(w.told().await.is_empty());
+    assert_eq!(
+        count(&w.outcomes().await, "dead_lettered", "data_refused"),
+        2
+    );
+    w.client
+        .batch_execute(
+            "DROP TRIGGER early_memory ON tracker_states; DROP TRIGGER early_member ON roster_members",
+        )
+        .await
+        .unwrap();
+    let kept = states(&w).await;
+    let again = [replayed(&w, &frames[1], 1), replayed(&w, &frames[2], 2)];
+    w.another_owner().await;
+    w.send(&again).await;
+    assert!(w.told().await.is_empty());
+    assert_eq!(states(&w).await, kept);
+    let outcomes = w.outcomes().await;
+    assert_eq!(count(&outcomes, "dead_lettered", "data_refused"), 0);
+    assert_eq!(count(&outcomes, "applied", "overtaken"), 2);
+    assert_eq!(count(&outcomes, "applied", ""), 3);
+    // The next time it comes up is news.
+    let up = w.on("atlantic", "champ.update", spawn(true)).await;
+    assert_eq!(names(&up), ["champ.started"]);
 }
 
 /// No text of the store holds a NUL: such a key cannot be remembered, and stops nobody.

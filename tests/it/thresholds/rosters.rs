@@ -98,6 +98,31 @@ async fn a_list_that_comes_and_goes_in_one_batch_is_read_in_between() {
     );
 }
 
+/// A slot stands in an index, which takes no text of any length: one shard's nonsense must not stop the others of its partition.
+#[tokio::test]
+async fn a_serial_of_any_length_stops_nobody() {
+    let mut w = World::new().await;
+    let mut n = 1_u64;
+    // 64 letters in no order: nothing compresses them.
+    let serial: String = (0..4_096)
+        .map(|_| {
+            n = n
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            char::from(b'0' + (n >> 58) as u8)
+        })
+        .collect();
+    let mut all = roster(&["ann", "eve"]);
+    all["members"][1]["serial"] = json!(serial);
+    let frames = [
+        w.frame("atlantic", "guild.roster", all),
+        w.frame("pacific", "guild.roster", roster(&["bob"])),
+    ];
+    w.send(&frames).await;
+    assert_eq!(w.guild("atlantic").await, ["ann"]);
+    assert_eq!(w.guild("pacific").await, ["bob"]);
+}
+
 #[tokio::test]
 async fn whoever_left_is_told_of_once_whichever_frame_reports_it() {
     let mut w = World::new().await;
@@ -126,6 +151,26 @@ async fn whoever_left_is_told_of_once_whichever_frame_reports_it() {
     assert_eq!(w.guild("atlantic").await, ["ann"]);
 }
 
+/// The schema lets a member's account be null: whoever is listed has not left.
+#[tokio::test]
+async fn whoever_is_listed_without_an_account_has_not_left() {
+    let mut w = World::new().await;
+    w.link("atlantic", "ann", "u1").await;
+    w.on("atlantic", "guild.roster", roster(&["ann", "bob"]))
+        .await;
+    let mut nameless = roster(&["ann", "bob"]);
+    nameless["members"][1]["acct"] = Value::Null;
+    assert!(w.on("atlantic", "guild.roster", nameless).await.is_empty());
+    assert_eq!(w.guild("atlantic").await, ["ann", "bob"]);
+    // The character is another account's by now: it is known, and nobody left.
+    let mut sold = roster(&["ann", "bob"]);
+    sold["members"][1]["acct"] = json!("eve");
+    assert!(w.on("atlantic", "guild.roster", sold).await.is_empty());
+    assert_eq!(w.guild("atlantic").await, ["ann", "eve"]);
+    let left = w.on("atlantic", "guild.roster", roster(&["ann"])).await;
+    assert_eq!(names(&left), ["guild.left"]);
+}
+
 #[tokio::test]
 async fn a_seat_is_held_by_one_and_a_town_has_its_own() {
     let mut w = World::new().await;
@@ -140,6 +185,13 @@ async fn a_seat_is_held_by_one_and_a_town_has_its_own() {
     ] {
         w.on("atlantic", "city.update", city(town, governor)).await;
     }
+    assert_eq!(
+        w.members("uo.governors", "atlantic", "").await,
+        ["bob", "eve"]
+    );
+    // A frame that says nothing of the governor unseats nobody.
+    let silent = json!({"city": "Trinsic", "name": "Trinsic", "electionPhase": "none"});
+    w.on("atlantic", "city.update", silent).await;
     assert_eq!(
         w.members("uo.governors", "atlantic", "").await,
         ["bob", "eve"]

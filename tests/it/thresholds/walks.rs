@@ -261,6 +261,12 @@ async fn a_town_first_seen_without_a_governor_elects_its_first() {
     assert_eq!(triggers, ["governor.appointed", "governor.elected"]);
     let appointed = fired.iter().find(|f| f.trigger.ends_with("appointed"));
     assert_eq!(appointed.unwrap().owner.as_deref(), Some("u1"));
+    // A frame without a word of either, with a governor in the seat: nobody is unseated.
+    let silent = json!({"city": "Minoc", "name": "Minoc"});
+    assert!(w.on("atlantic", "city.update", silent).await.is_empty());
+    let seats = "SELECT account FROM roster_members WHERE roster = 'uo.governors'";
+    let seated = w.client.query_one(seats, &[]).await.unwrap();
+    assert_eq!(seated.get::<_, &str>(0), "ann");
     // The seat is empty for a while, and the same governor takes it again: nothing changed.
     for governor in [Value::Null, ann()] {
         let body = town(json!("none"), governor);

@@ -304,7 +304,7 @@ pub fn operations() -> Vec<Operation> {
         },
         Operation {
             params: PARAMS,
-            summary: "Switch a rule off: it always can be. What waits already is still sent.",
+            summary: "Switch a rule off: it always can be. What waits already is suppressed when it is due.",
             ..write(
                 "disable_rule",
                 Method::Post,

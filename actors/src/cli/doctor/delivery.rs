@@ -170,6 +170,10 @@ fn advice(place: &Place, code: &str) -> String {
         ("no_public_url", _) => {
             "set `http.public_url` and start the delivery anew: it then goes on by itself".to_owned()
         }
+        ("smtp_credentials" | "smtp_sender", _) => format!(
+            "mend the mail transport, whose change lets it go on by itself, or its account at the provider, then \
+             `millrace outbox resume {reference}`"
+        ),
         (_, "meta") => format!(
             "look at the pixel and its token at the platform, then `POST /v1/pixels/{reference}/credentials` with a token that \
              may write to the dataset: it goes on by itself; or `millrace outbox resume {reference}` once the platform lets it"

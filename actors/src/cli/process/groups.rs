@@ -31,6 +31,8 @@ const RELAY_IDLE: Duration = Duration::from_millis(500);
 /// The streams with state of these roles. Where no module is enabled, none of theirs.
 pub(super) fn of_roles(roles: Roles, settings: &Settings, modules: &Arc<Modules>) -> Vec<Mount> {
     let mut mounts = Vec::new();
+    let (url, push) = (&settings.http.public_url, &settings.delivery.push);
+    let configured = Configured::of(url.as_deref(), &push.origins);
     if roles.attribution {
         let own = settings.attribution.clone();
         mounts.push(Mount::new(move |_| {
@@ -49,12 +51,10 @@ pub(super) fn of_roles(roles: Roles, settings: &Settings, modules: &Arc<Modules>
         let modules = Arc::clone(modules);
         mounts.push(Mount::new(move |topics| {
             let notices = catalogue::find(topics, NOTICES)?.no;
-            Ok(move || Engagement::new(Arc::clone(&modules), notices))
+            Ok(move || Engagement::new(Arc::clone(&modules), notices).only(configured))
         }));
     }
     if roles.recipients && !modules.is_empty() {
-        let (url, push) = (&settings.http.public_url, &settings.delivery.push);
-        let configured = Configured::of(url.as_deref(), &push.origins);
         mounts.push(Mount::new(move |_| Ok(move || Recipients::new(configured))));
     }
     if roles.directory && !modules.is_empty() {

@@ -227,6 +227,7 @@ impl Settling<'_> {
         if let Verdict::RetryAt {
             after: Some(after), ..
         } = answer.verdict
+            && self.channel.rests_as_a_whole()
         {
             let within = schedule::within_bounds(after);
             self.rest = Some(self.rest.map_or(within, |r| r.max(within)));

@@ -2,7 +2,7 @@
 
 use super::bounce::{self, Verdict as Judged};
 use super::pool::Connections;
-use super::settings::Transport;
+use super::settings::{CREDENTIALS_REFUSED, SENDER_REFUSED, Transport};
 use crate::delivery::channel::{Answer, Verdict};
 use crate::delivery::redaction::redact_recipient;
 use lettre::Address;
@@ -241,9 +241,12 @@ async fn is_clean(connection: &mut AsyncSmtpConnection, outcome: &Result<String,
 /// Replies that speak of our own credentials (RFC 4954), wherever they come.
 const CREDENTIALS: [u16; 4] = [530, 534, 535, 538];
 
+/// Replies to `MAIL FROM` that speak of its parameters, which are this one mail's (RFC 5321, 4.2.2).
+const PARAMETERS: [u16; 2] = [504, 555];
+
 /// What became of a mail, and whether its server seemed dead. Of a refusal it is asked first whether it speaks of us (our
-/// credentials pause the transport, the session is tried again), and only then whether it speaks of the mailbox: nobody is
-/// suppressed for a password that has expired. `local` is the recipient's, which is not kept of what was said.
+/// credentials and our sender pause the transport, the session is tried again), and only then whether it speaks of the mailbox:
+/// nobody is suppressed for a password that has expired. `local` is the recipient's, which is not kept of what was said.
 #[must_use]
 pub fn judge(outcome: &Result<String, Refusal>, local: &str) -> (Answer, bool) {
     let fit = |text: &str| redact_recipient(text, local);
@@ -273,12 +276,16 @@ pub fn judge(outcome: &Result<String, Refusal>, local: &str) -> (Answer, bool) {
             let verdict = if *code < 500 {
                 again(false)
             } else if refusal.stage == Stage::Auth || CREDENTIALS.contains(code) {
-                let answer = Answer::new(Verdict::PauseDestination, "smtp_credentials");
+                let answer = Answer::new(Verdict::PauseDestination, CREDENTIALS_REFUSED);
                 return (answer.said(reply(*code, text)), false);
             } else if before {
                 again(false)
-            } else if refusal.stage == Stage::Mail {
+            } else if refusal.stage == Stage::Mail && PARAMETERS.contains(code) {
                 Verdict::Rejected
+            } else if refusal.stage == Stage::Mail {
+                // It has heard nothing yet but whom mail is from: it would say the same to the next one.
+                let answer = Answer::new(Verdict::PauseDestination, SENDER_REFUSED);
+                return (answer.said(reply(*code, text)), false);
             } else {
                 match bounce::classify(&format!("{code} {text}")) {
                     Judged::Suppress(_) => Verdict::Bounced,

@@ -130,6 +130,12 @@ pub const UNCONFIGURED: &str = "unconfigured";
 /// The code of mail that could offer no unsubscription: `http.public_url` is not set. No look at the store mends it, so that it is
 /// resumed by a process that has the setting, and by a person.
 pub const NO_PUBLIC_URL: &str = "no_public_url";
+/// The code of a server that refuses the transport's user or password, or asks for one (RFC 4954). A change of the transport
+/// resumes it, and a person.
+pub const CREDENTIALS_REFUSED: &str = "smtp_credentials";
+/// The code of a server that refuses the transport's sender (5xx to `MAIL FROM`), and with it every mail. A change of the transport
+/// resumes it, and a person, who may have mended its account at the provider.
+pub const SENDER_REFUSED: &str = "smtp_sender";
 
 const LOAD: &str = "
 SELECT enabled, host, port, security, username, password_sealed, sender_name, sender_address, reply_to, brand_name, brand_accent,

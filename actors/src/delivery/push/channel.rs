@@ -24,6 +24,9 @@ use uuid::Uuid;
 /// Its name, as in `outbox.channel`.
 pub const NAME: &str = "push";
 
+/// Attempts of one message at most.
+const ATTEMPTS: u16 = 6;
+
 /// Why there is no channel.
 #[derive(Debug, thiserror::Error)]
 pub enum PushError {
@@ -69,7 +72,7 @@ impl PushChannel {
                 idempotent: true,
                 batch: 1,
                 concurrency: settings.concurrency.max(1),
-                max_attempts: 6,
+                max_attempts: ATTEMPTS,
                 timeout: Duration::from_millis(settings.timeout_ms),
             },
             own: Rc::new(Own {
@@ -95,6 +98,11 @@ impl Channel for PushChannel {
 
     fn waits_for_a_destination(&self) -> bool {
         true
+    }
+
+    /// Whoever is asked to wait is one device's server: the devices of others are woken meanwhile.
+    fn rests_as_a_whole(&self) -> bool {
+        false
     }
 
     fn backoff(&self, attempt: u16) -> Duration {
@@ -162,7 +170,7 @@ impl Target for PushTarget {
                         self.0.gone.borrow_mut().push(gone);
                     }
                 }
-                answers.push(sum_up(woken));
+                answers.push(sum_up(woken, message.attempt >= ATTEMPTS));
             }
             // Endpoints of many servers stand behind one destination: none of them speaks for all.
             Sent {
@@ -226,18 +234,26 @@ impl PushTarget {
     }
 }
 
-/// What came of a message out of what came of its endpoints: one that was woken is enough; else one that may be woken later.
-fn sum_up(woken: Vec<Woken>) -> Answer {
-    let mut last = Answer::new(Verdict::Suppressed, "no_endpoint");
-    let mut later = None;
+/// What came of a message out of what came of its endpoints: while one may be woken later it is tried again, unless this is its
+/// `last` attempt; else one that was woken is enough.
+///
+/// The next attempt wakes those again that were woken before: nothing says who was, and a second waking does no harm, since it
+/// says nothing but that there is something to be fetched.
+fn sum_up(woken: Vec<Woken>, last: bool) -> Answer {
+    let mut end = Answer::new(Verdict::Suppressed, "no_endpoint");
+    let (mut yes, mut later) = (None, None);
     for one in woken {
         match one {
-            Woken::Yes(answer) => return answer,
+            Woken::Yes(answer) => yes = Some(answer),
             Woken::Later(answer) => later = Some(answer),
-            Woken::Gone(answer) | Woken::Never(answer) => last = answer,
+            Woken::Gone(answer) | Woken::Never(answer) => end = answer,
         }
     }
-    later.unwrap_or(last)
+    let first = match last {
+        true => yes.or(later),
+        false => later.or(yes),
+    };
+    first.unwrap_or(end)
 }
 
 #[cfg(test)]
@@ -245,7 +261,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_device_that_was_woken_is_enough_and_one_to_come_is_waited_for() {
+    fn one_device_to_come_is_waited_for_and_at_last_one_that_was_woken_is_enough() {
         let of = |verdict| Answer::new(verdict, "x");
         let again = Verdict::RetryAt {
             after: None,
@@ -254,13 +270,17 @@ mod tests {
         let yes = || Woken::Yes(of(Verdict::Delivered));
         let later = || Woken::Later(of(again.clone()));
         let gone = || Woken::Gone(of(Verdict::Rejected));
-        for (woken, verdict) in [
-            (vec![gone(), later(), yes()], Verdict::Delivered),
-            (vec![later(), gone()], again.clone()),
-            (vec![gone()], Verdict::Rejected),
-            (vec![], Verdict::Suppressed),
+        for (woken, last, verdict) in [
+            (vec![gone(), later(), yes()], false, again.clone()),
+            (vec![yes(), later()], false, again.clone()),
+            (vec![yes(), later()], true, Verdict::Delivered),
+            (vec![yes(), gone()], false, Verdict::Delivered),
+            (vec![later(), gone()], false, again.clone()),
+            (vec![later(), gone()], true, again.clone()),
+            (vec![gone()], false, Verdict::Rejected),
+            (vec![], false, Verdict::Suppressed),
         ] {
-            assert_eq!(sum_up(woken).verdict, verdict);
+            assert_eq!(sum_up(woken, last).verdict, verdict);
         }
     }
 }

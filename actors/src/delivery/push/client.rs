@@ -4,8 +4,10 @@ use super::settings::{Endpoint, Origins, Push};
 use crate::delivery::address_guard::AddressGuard;
 use crate::delivery::channel::{Answer, Verdict};
 use crate::delivery::outbound::{self, ClientError, ClientOptions, NoReply, Reply};
+use crate::delivery::redaction::redact;
 use crate::runtime::clock::SharedClock;
 use bytes::Bytes;
+use percent_encoding::percent_decode_str;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use serde::Serialize;
 use std::time::Duration;
@@ -88,8 +90,13 @@ impl Connection {
 }
 
 /// 2xx is success; 404 and 410 are the end of the endpoint; an address that may not be sent to is never asked; 429, 5xx and no
-/// answer are tried again, other refusals are final.
-fn judge(outcome: Result<Reply, NoReply>, url: &url::Url) -> Woken {
+/// answer are tried again, other refusals are final. Of what was said nothing is kept where it was taken, which tells nobody
+/// anything, and else all but the endpoint.
+fn judge(mut outcome: Result<Reply, NoReply>, url: &url::Url) -> Woken {
+    if let Ok(reply) = &mut outcome {
+        let said = reply.excerpt.take().filter(|_| !reply.is_success());
+        reply.excerpt = said.map(|text| without_endpoint(&text, url));
+    }
     let again = |after, unsure| Verdict::RetryAt { after, unsure };
     match &outcome {
         Ok(reply) if reply.is_success() => {
@@ -113,9 +120,69 @@ fn judge(outcome: Result<Reply, NoReply>, url: &url::Url) -> Woken {
     }
 }
 
+/// Longest piece of a path that is left where it stands, in bytes: nobody's secret is as short as that.
+const NO_SECRET: usize = 2;
+
+/// What an endpoint said, without the pieces of its path: servers repeat them (`topic upAbC… is reserved`), and whoever knows them
+/// can wake the device. The text was redacted before, so that what that makes of a piece is looked for too.
+fn without_endpoint(said: &str, url: &url::Url) -> String {
+    let mut pieces: Vec<String> = Vec::new();
+    for piece in url.path_segments().into_iter().flatten() {
+        let read = percent_decode_str(piece).decode_utf8_lossy();
+        pieces.extend([piece.to_owned(), redact(&read), read.into_owned()]);
+    }
+    pieces.retain(|piece| piece.len() > NO_SECRET);
+    // One may stand within another.
+    pieces.sort_unstable_by_key(|piece| std::cmp::Reverse(piece.len()));
+    pieces.iter().fold(said.to_owned(), |text, piece| {
+        text.replace(piece.as_str(), "…")
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_endpoint_s_secret_is_not_kept_though_its_server_repeats_it() {
+        let said = |url: &str, status, text: &str| {
+            let url = url::Url::parse(url).expect("a URL");
+            let reply = Reply {
+                status,
+                retry_after: None,
+                excerpt: Some(redact(text)),
+            };
+            match judge(Ok(reply), &url) {
+                Woken::Yes(a) | Woken::Gone(a) | Woken::Never(a) | Woken::Later(a) => a.excerpt,
+            }
+        };
+        let ntfy = "https://ntfy.sh/upAbCdEfGhIjKl?up=1";
+        let echo = r#"{"event":"message","topic":"upAbCdEfGhIjKl"}"#;
+        assert_eq!(said(ntfy, 200, echo), None);
+        for (url, text, kept) in [
+            (
+                ntfy,
+                r#"{"code":42901,"topic":"upAbCdEfGhIjKl"}"#,
+                r#"{"code":42901,"topic":"…"}"#,
+            ),
+            // Redacting has broken it up.
+            (
+                "https://ntfy.sh/up12345678ab",
+                "up12345678ab is reserved",
+                "… is reserved",
+            ),
+            (
+                "https://push.example/w/dora/dora2/%C3%BCnal",
+                "dora2 of dora (ünal, %C3%BCnal): w is full",
+                "… of … (…, …): w is full",
+            ),
+            (ntfy, "slow down", "slow down"),
+        ] {
+            for status in [404, 429, 400] {
+                assert_eq!(said(url, status, text).as_deref(), Some(kept), "{text}");
+            }
+        }
+    }
 
     #[test]
     fn a_push_says_which_stream_and_which_row_and_nothing_else() {

@@ -140,6 +140,23 @@ pub enum Rule {
     /// A roster is fed by frames of its own key.
     #[error("the roster is kept by the frame's own key, `{0}`")]
     RosterKey(String),
+    /// A mapping reads lists of its frames' own key: those of another key are kept by other partitions.
+    #[error(
+        "frames that are kept by their key, `{0}`, reach no list of a roster that is kept by `{1}`"
+    )]
+    RosterOther(String, String),
+    /// A roster's tracker watches the frames that change it.
+    #[error("`{0}` does not change the roster `{1}`, so the tracker would never fire")]
+    NotFed(String, String),
+    /// One list, one writer.
+    #[error(
+        "the roster is one list and its frames are kept by `{0}`, so that several would write it at once: \
+         give it a `param`, or let each frame keep a `seat`"
+    )]
+    RosterShared(String),
+    /// A seeded rule's conditions are what a rule's may be.
+    #[error("conditions that cannot hold: {0}")]
+    Conditions(String),
     /// One condition, one comparison.
     #[error("a condition has exactly one comparison beside its path")]
     OneComparison,

@@ -257,7 +257,7 @@ fn crossing(faults: &mut Faults, at: &str, entry: &MappingEntry, value: Path) ->
 }
 
 /// The roster that the mapping names, for its tracker, its recipients or both. A roster is changed and read where its frames
-/// are partitioned, so the mapping's kinds are keyed as it is.
+/// are partitioned, so the mapping's kinds are keyed by its parameter.
 fn roster(faults: &mut Faults, names: &Names<'_>, at: &str, entry: &MappingEntry) -> Option<usize> {
     let Some(id) = &entry.roster else {
         if entry.recipients {
@@ -279,12 +279,27 @@ fn roster(faults: &mut Faults, names: &Names<'_>, at: &str, entry: &MappingEntry
         faults.push(&format!("{at}.roster"), Rule::Unknown("roster", id.clone()));
         return None;
     };
-    let param = rosters.get(place).and_then(|r| r.param.as_deref());
-    for frame in &entry.frames {
-        let key = names.kinds.get(frame.as_str()).copied().flatten();
-        if param.is_some() && key.is_none() {
-            let key = "none: the shard as a whole".to_owned();
-            faults.push(&format!("{at}.roster"), Rule::RosterKey(key));
+    let found = rosters.get(place);
+    for (n, frame) in entry.frames.iter().enumerate() {
+        // What is no kind is told where the kinds are.
+        let Some(key) = names.kinds.get(frame.as_str()) else {
+            continue;
+        };
+        if let Some(param) = found.and_then(|r| r.param.as_deref())
+            && *key != Some(param)
+        {
+            let key = key.unwrap_or("none: the shard as a whole");
+            faults.push(
+                &format!("{at}.roster"),
+                Rule::RosterOther(key.to_owned(), param.to_owned()),
+            );
+        }
+        let fed = found.is_some_and(|r| r.feeds.iter().any(|f| f.frame == *frame));
+        if entry.tracker == "roster" && !fed {
+            faults.push(
+                &format!("{at}.frames.{n}"),
+                Rule::NotFed(frame.clone(), id.clone()),
+            );
         }
     }
     Some(place)

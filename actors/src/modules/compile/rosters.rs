@@ -29,6 +29,16 @@ fn one(faults: &mut Faults, names: &Names<'_>, at: &str, entry: &RosterEntry) ->
             );
             continue;
         };
+        // Frames of different keys are decided by different partitions, each with the list as it found it. A seat is of one key.
+        if let Some(key) = key
+            && entry.param.is_none()
+            && ["replace", "add", "clear"].contains(&feed.change.as_str())
+        {
+            faults.push(
+                &format!("{at}.change"),
+                Rule::RosterShared((*key).to_owned()),
+            );
+        }
         match (&entry.param, &feed.param, key) {
             (Some(_), Some(param), Some(key)) if param == key => {}
             (None, None, _) => {}

@@ -1,6 +1,7 @@
 //! Template keys and seeded rules.
 
 use super::fault::{Faults, Rule};
+use crate::directory::conditions::Conditions;
 use crate::modules::ids;
 use crate::modules::manifest::{Manifest, RuleEntry};
 use crate::modules::module::{RuleGroup, SeededRule, Template, Trigger};
@@ -119,12 +120,6 @@ fn one(
     if entry.hourly_cap == Some(0) {
         faults.push(&format!("{at}.hourly_cap"), Rule::Range("at least 1"));
     }
-    if entry.conditions.as_ref().is_some_and(|c| !c.is_object()) {
-        faults.push(
-            &format!("{at}.conditions"),
-            Rule::Shape("must be a tree".to_owned()),
-        );
-    }
     let Some(trigger) = triggers.iter().find(|t| *t.id == *entry.trigger) else {
         faults.push(
             &format!("{at}.trigger"),
@@ -144,6 +139,7 @@ fn one(
             Rule::Ceiling(audience, trigger.ceiling),
         );
     }
+    conditions(faults, at, entry, trigger);
     cancels(faults, triggers, at, entry, trigger);
     template_keys(faults, manifest, templates, triggers, at, entry);
     Some(SeededRule {
@@ -164,6 +160,22 @@ fn one(
             .map(|(slot, key)| (slot.as_str().into(), key.as_str().into()))
             .collect(),
     })
+}
+
+/// What the rules' API would refuse is refused here: it would be seeded, and hold of nothing.
+fn conditions(faults: &mut Faults, at: &str, entry: &RuleEntry, trigger: &Trigger) {
+    let Some(tree) = &entry.conditions else {
+        return;
+    };
+    let mut found = crate::api::faults::Faults::new();
+    Conditions::check(tree, "", &trigger.variables, &mut found);
+    for fault in found.into_vec() {
+        let place = fault.path.replace('/', ".");
+        faults.push(
+            &format!("{at}.conditions{place}"),
+            Rule::Conditions(fault.message),
+        );
+    }
 }
 
 fn channels(

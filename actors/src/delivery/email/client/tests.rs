@@ -43,9 +43,17 @@ fn a_refusal_speaks_of_us_of_the_session_or_of_the_mailbox() {
             Verdict::PauseDestination,
             false,
         ),
-        // The same words at MAIL FROM speak of the sender.
-        (Stage::Mail, 550, nobody, Verdict::Rejected, false),
+        // The same words at MAIL FROM speak of the sender, whose every mail they would end.
+        (Stage::Mail, 550, nobody, Verdict::PauseDestination, false),
         (Stage::Mail, 451, "later", again(false), false),
+        // SMTPUTF8 is asked for where one mail needs it.
+        (
+            Stage::Mail,
+            555,
+            "5.6.7 not supported",
+            Verdict::Rejected,
+            false,
+        ),
         (Stage::Rcpt, 550, nobody, Verdict::Bounced, false),
         (Stage::Rcpt, 550, "5.7.1 policy", Verdict::Rejected, false),
         (Stage::Rcpt, 450, "4.2.1 greylisted", again(false), false),
@@ -66,6 +74,28 @@ fn a_refusal_speaks_of_us_of_the_session_or_of_the_mailbox() {
             (verdict, dead),
             "{stage:?} {code} {text}"
         );
+    }
+}
+
+#[test]
+fn what_pauses_a_transport_is_told_apart() {
+    for (stage, code, name) in [
+        (Stage::Auth, 535, CREDENTIALS_REFUSED),
+        (Stage::Mail, 530, CREDENTIALS_REFUSED),
+        (Stage::Mail, 550, SENDER_REFUSED),
+        (Stage::Mail, 553, SENDER_REFUSED),
+    ] {
+        let said = Said::Reply {
+            code,
+            text: "5.7.1 not from here".to_owned(),
+        };
+        let (answer, _) = judge(&Err(Refusal { stage, said }), "dora");
+        assert_eq!(
+            (answer.verdict, &*answer.code),
+            (Verdict::PauseDestination, name)
+        );
+        let kept = format!("{code} 5.7.1 not from here");
+        assert_eq!(answer.excerpt.as_deref(), Some(kept.as_str()));
     }
 }
 

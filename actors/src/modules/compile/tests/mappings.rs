@@ -51,6 +51,32 @@ fn a_mapping_names_what_is_declared() {
 }
 
 #[test]
+fn a_mapping_s_roster_is_kept_by_its_frames_key_and_changed_by_what_its_tracker_watches() {
+    let other = |key: &str| Rule::RosterOther(text(key), text("club"));
+    for (frame, key) in [
+        ("thing.moved", "thing"),
+        ("tick", "none: the shard as a whole"),
+    ] {
+        let frames = format!("frames = [\"{frame}\"]");
+        let from = "frames = [\"club.list\"]";
+        refused(from, &frames, "mapping.2.roster", other(key));
+        refused(
+            from,
+            &frames,
+            "mapping.2.frames.0",
+            Rule::NotFed(text(frame), text("g.club")),
+        );
+    }
+    // Of the same key, and yet it changes no list.
+    refused(
+        "{ frame = \"club.list\", change",
+        "{ frame = \"club.gone\", change",
+        "mapping.2.frames.0",
+        Rule::NotFed(text("club.list"), text("g.club")),
+    );
+}
+
+#[test]
 fn a_mapping_says_for_whom() {
     refused("owner = \"acct\"\n", "", "mapping.0.owner", Rule::NoOwner);
     refused(

@@ -64,6 +64,64 @@ fn a_roster_is_fed_by_frames_of_its_own_key() {
     );
 }
 
+/// Partitions that each hold one key's frames would write one list over each other.
+#[test]
+fn a_list_has_one_writer() {
+    let kept = "param = \"club\"\nfeeds = [{ frame = \"club.list\", change = \"replace\", param = \"club\", members = \"members\", account = \"acct\", slot = \"id\" }]";
+    let at = "roster.0.feeds.0.change";
+    let shared = Rule::RosterShared(text("club"));
+    for feed in [
+        "change = \"replace\", members = \"members\", account = \"acct\"",
+        "change = \"add\", account = \"acct\"",
+        "change = \"clear\"",
+    ] {
+        let feeds = format!("feeds = [{{ frame = \"club.list\", {feed} }}]");
+        refused(kept, &feeds, at, shared.clone());
+    }
+    for feed in [
+        "frame = \"club.list\", change = \"seat\", account = \"acct\"",
+        "frame = \"tick\", change = \"add\", account = \"acct\"",
+    ] {
+        let found = with(kept, &format!("feeds = [{{ {feed} }}]"));
+        assert!(found.iter().all(|(key, _)| key != at), "{found:?}");
+    }
+}
+
+#[test]
+fn a_seeded_rule_s_conditions_are_what_a_rule_s_may_be() {
+    let conditions = "rule_group.0.rule.0.conditions";
+    for (tree, key, why) in [
+        (
+            "{ var = \"colour\", cmp = \"eq\", value = \"red\" }",
+            ".var",
+            "the trigger declares no variable `colour`",
+        ),
+        (
+            "{ op = \"and\", nodes = [{ var = \"thing\", cmp = \"eq\", value = 7 }] }",
+            ".nodes.0.value",
+            "`thing` is of type string",
+        ),
+        (
+            "{ op = \"maybe\", nodes = [{ var = \"thing\", cmp = \"present\" }] }",
+            ".op",
+            "`and`, `or` or `not`",
+        ),
+        ("7", "", "a condition is an object"),
+    ] {
+        refused(
+            "delay_s = 900",
+            &format!("delay_s = 900\nconditions = {tree}"),
+            &format!("{conditions}{key}"),
+            Rule::Conditions(text(why)),
+        );
+    }
+    let found = with(
+        "delay_s = 900",
+        "delay_s = 900\nconditions = { var = \"thing\", cmp = \"eq\", value = \"7\" }",
+    );
+    assert_eq!(found, []);
+}
+
 #[test]
 fn a_seeded_rule_is_disabled_and_within_its_ceiling() {
     let rule = "rule_group.0.rule.0";
