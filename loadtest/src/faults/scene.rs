@@ -1,6 +1,7 @@
 //! A whole deployment with processes: doors, attribution, delivery; senders before it, receivers behind it, a list of records in
 //! its log. Kinds of faults act on it; what it became is recounted in [`super::finish`].
 
+use super::hits;
 use anyhow::Context as _;
 use millrace_tests::deployment::{Deployment, Log, PATIENCE};
 use millrace_tests::door_client::{self, DoorClient};
@@ -58,23 +59,42 @@ pub fn obeyed(process: &mut Process) -> bool {
             && !process.log_text().contains("millrace is up"))
 }
 
-/// The step that a run is at, to be named when it takes too long or goes wrong.
+/// How the steps of [`super::finish`] begin, which are the same in all runs.
+pub const FINISH: &str = "finish: ";
+
+/// The step that a run is at, to be named when it takes too long or goes wrong; and the last one that was the fault's own.
 #[derive(Clone, Debug, Default)]
-pub struct Step(Arc<Mutex<String>>);
+pub struct Step(Arc<Mutex<Steps>>);
+
+#[derive(Clone, Debug, Default)]
+struct Steps {
+    at_hand: String,
+    of_fault: String,
+}
 
 impl Step {
     /// Names the next step.
     pub fn set(&self, name: impl Into<String>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = name.into();
+        let name = name.into();
+        let mut steps = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if !name.starts_with(FINISH) {
+            steps.of_fault.clone_from(&name);
+        }
+        steps.at_hand = name;
     }
 
     /// The step at hand.
     #[must_use]
     pub fn get(&self) -> String {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        let steps = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        steps.at_hand.clone()
+    }
+
+    /// The last step before the end of the run began: what was done last to what then does not balance.
+    #[must_use]
+    pub fn of_fault(&self) -> String {
+        let steps = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        steps.of_fault.clone()
     }
 }
 
@@ -376,6 +396,19 @@ impl Scene {
         let at = self.consumed().await;
         let moment = next_moment(&mut self.rng, at, self.listed.places.len(), lives);
         self.until_consumed(moment).await
+    }
+
+    /// Waits until a failpoint was hit so many times, by all processes together.
+    ///
+    /// # Errors
+    /// It was not.
+    pub async fn until_hit(&self, point: &str, times: u64) -> anyhow::Result<()> {
+        let folder = self.deployment.scratch.path();
+        eventually(&format!("{times} hits of {point}"), PATIENCE, async || {
+            let hits = hits::read(folder).get(point).copied().unwrap_or(0);
+            Ok((hits >= times).then_some(()))
+        })
+        .await
     }
 
     /// Waits until the senders were answered `more` times more.
