@@ -4,6 +4,7 @@ use super::WHOLE;
 use super::deal::Deck;
 use super::hits::{self, Hits};
 use super::run::Outcome;
+use super::sabotage::Proof;
 use crate::machine;
 use anyhow::Context as _;
 use comfy_table::{Table, presets};
@@ -12,7 +13,7 @@ use std::io::Write as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
-const HEAD: &str = "# Fault runs\n\nEach section is appended by one invocation of the fault runner, from oldest to newest; the command stands in it.\n`cargo run -p loadtest -- faults --help` says what can be asked for, `--kind list` which kinds of faults there are. A run\nis a deployment of its own: doors, attribution and delivery as processes, senders that number what they send, receivers that\ncount, over one Apache Kafka of the invocation. *Struck* counts faults that came while there was work left. A fault that came\ntoo late is tried again, up to three times: a run's time is that of all its tries.\n";
+const HEAD: &str = "# Fault runs\n\nEach section is appended by one invocation of the fault runner, from oldest to newest; the command stands in it.\n`cargo run -p loadtest -- faults --help` says what can be asked for, `--kind list` which kinds of faults there are. A run\nis a deployment of its own: doors, attribution and delivery as processes, senders that number what they send, receivers that\ncount, over one Apache Kafka of the invocation. *Struck* counts faults that came while there was work left. A fault that came\ntoo late is tried again, up to three times: a run's time is that of all its tries. With a safeguard switched off, a loss or a\ndouble must be reported.\n";
 /// Findings of one failure that are shown.
 const SHOWN: usize = 30;
 /// Findings of one failure that are written to FAULTS.md, each cut to so many characters.
@@ -202,6 +203,31 @@ fn failure(o: &Outcome, seed: u64) -> String {
         lines.push(format!("  - and {more} more"));
     }
     lines.join("\n")
+}
+
+/// The section of runs with safeguards switched off.
+#[must_use]
+pub fn sabotages(proofs: &[Proof], seed: u64) -> String {
+    let mut rows = table(&[
+        "safeguard switched off",
+        "runs",
+        "lost",
+        "doubled",
+        "noticed",
+    ]);
+    for proof in proofs {
+        rows.add_row(vec![
+            proof.safeguard.to_owned(),
+            proof.runs.to_string(),
+            proof.lost.to_string(),
+            proof.doubled.to_string(),
+            if proof.noticed() { "yes" } else { "NO" }.to_owned(),
+        ]);
+    }
+    format!(
+        "## Safeguards switched off, seed {seed}\n\n{}\n\n{rows}\n",
+        machine::describe(Some(&kafka_version()), seed),
+    )
 }
 
 fn kafka_version() -> String {
