@@ -34,10 +34,12 @@ pub enum Role {
     Attribution,
     /// Sends messages.
     Delivery,
+    /// Serves the admin API, where a kind starts it.
+    Admin,
 }
 
 impl Role {
-    /// All of them.
+    /// Those that every scene has at work.
     pub const ALL: [Role; 3] = [Role::Doors, Role::Attribution, Role::Delivery];
 
     /// Its name on the command line.
@@ -47,6 +49,7 @@ impl Role {
             Role::Doors => "doors",
             Role::Attribution => "attribution",
             Role::Delivery => "delivery",
+            Role::Admin => "admin",
         }
     }
 }
@@ -279,6 +282,7 @@ impl Scene {
                 .setting("http.admin", self.doors_at),
             Role::Attribution => self.deployment.attribution(&name)?,
             Role::Delivery => self.parties.sender(&self.deployment, &name)?,
+            Role::Admin => self.deployment.role("admin", &name)?,
         };
         if !self.shared.sabotage.is_empty() {
             launch = launch.sabotage(&self.shared.sabotage);
@@ -439,8 +443,9 @@ impl Scene {
     /// Called right after a fault: it struck if the role still has work. One that comes after the last record proves nothing.
     pub async fn strike(&mut self, role: Role) {
         let left = match role {
-            // Senders go on until they are told to stop.
+            // Senders go on until they are told to stop; so does whoever a kind lets call the admin API.
             Role::Doors => self.client.is_some(),
+            Role::Admin => true,
             Role::Attribution => self.consumed().await < self.listed.places.len() as i64,
             Role::Delivery => {
                 let store = self.store().await;

@@ -1,4 +1,5 @@
-//! SIGSTOP past the session's end, then SIGCONT: an owner that stood still, wherever it stood, has nothing more to say.
+//! SIGSTOP past the end of a session or a lease, then SIGCONT: an owner that stood still, wherever it stood, has nothing more to
+//! say, and a sender sends nothing again.
 
 use super::{Form, Kind, USUAL, variant_is_failpoint};
 use crate::faults::scene::{Role, Scene};
