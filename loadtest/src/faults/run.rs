@@ -171,7 +171,12 @@ async fn once(
         outcome.struck = if passed { scene.struck } else { 0 };
         if !outcome.balanced() {
             let words = scene.last_words();
-            keep_words(number, tried, &outcome, &words);
+            let under = match shared.sabotage.as_str() {
+                "" => "run",
+                safeguard => safeguard,
+            };
+            let name = format!("{under}-{number}-{tried}-{seed:x}");
+            keep_words(&name, &outcome, &words);
         }
         let topics = millrace_topics::catalogue::load(&scene.store().await).await;
         if let Ok(topics) = topics {
@@ -186,11 +191,9 @@ async fn once(
 }
 
 /// Writes down what all processes of a failed run said last.
-fn keep_words(number: u64, tried: u64, outcome: &Outcome, words: &str) {
-    let path = std::env::temp_dir().join(format!(
-        "millrace-faults-{}-run-{number}-{tried}.log",
-        std::process::id()
-    ));
+fn keep_words(name: &str, outcome: &Outcome, words: &str) {
+    let process = std::process::id();
+    let path = std::env::temp_dir().join(format!("millrace-faults-{process}-{name}.log"));
     let findings: Vec<String> = outcome
         .counted
         .findings
@@ -200,6 +203,6 @@ fn keep_words(number: u64, tried: u64, outcome: &Outcome, words: &str) {
     let why = outcome.failed.as_deref().unwrap_or("does not balance");
     let text = format!("{}\n{why}\n{}\n{words}", outcome.card, findings.join("\n"));
     if std::fs::write(&path, text).is_ok() {
-        eprintln!("run {number}: {}", path.display());
+        eprintln!("run {}: {}", outcome.run, path.display());
     }
 }

@@ -17,6 +17,7 @@ use millrace_tests::recount::{Finding, Produced};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio_postgres::Client;
 
@@ -205,9 +206,12 @@ impl Scene {
         step: Step,
     ) -> anyhow::Result<Scene> {
         step.set("a database, topics");
+        // Runs of several seeds have one cluster, where topics that are deleted go when they please: names never come again.
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let no = NEXT.fetch_add(1, Ordering::Relaxed);
         let log = Log::Kafka {
             brokers: shared.kafka.brokers().to_owned(),
-            prefix: format!("{name}-{}-", std::process::id()),
+            prefix: format!("{name}-{}-{no}-", std::process::id()),
         };
         let replication = shared.brokers.to_string();
         let more = [("log.replication", replication.as_str())];
