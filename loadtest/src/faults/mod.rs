@@ -11,6 +11,7 @@ mod report;
 mod run;
 mod sabotage;
 mod scene;
+mod step;
 mod verify;
 
 use anyhow::Context as _;

@@ -3,7 +3,8 @@
 use super::deal::{Card, mixed};
 use super::finish::Recounted;
 use super::hits::{self, Hits};
-use super::scene::{Scene, Shared, Staging, Step};
+use super::scene::{Scene, Shared, Staging};
+use super::step::Step;
 use futures::FutureExt as _;
 use millrace_tests::generator::Rng;
 use millrace_tests::recount::Kind as Found;

@@ -2,6 +2,7 @@
 //! its log. Kinds of faults act on it; what it became is recounted in [`super::finish`].
 
 use super::hits;
+use super::step::Step;
 use anyhow::Context as _;
 use millrace_tests::deployment::{Deployment, Log, PATIENCE};
 use millrace_tests::door_client::{self, DoorClient};
@@ -17,8 +18,8 @@ use millrace_tests::recount::{Finding, Produced};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use tokio_postgres::Client;
 
 /// The workspace of the doors; the generator's own are 1 and 2.
@@ -61,45 +62,6 @@ pub fn obeyed(process: &mut Process) -> bool {
     in_order
         || (process.killed_by() == Some(libc::SIGTERM)
             && !process.log_text().contains("millrace is up"))
-}
-
-/// How the steps of [`super::finish`] begin, which are the same in all runs.
-pub const FINISH: &str = "finish: ";
-
-/// The step that a run is at, to be named when it takes too long or goes wrong; and the last one that was the fault's own.
-#[derive(Clone, Debug, Default)]
-pub struct Step(Arc<Mutex<Steps>>);
-
-#[derive(Clone, Debug, Default)]
-struct Steps {
-    at_hand: String,
-    of_fault: String,
-}
-
-impl Step {
-    /// Names the next step.
-    pub fn set(&self, name: impl Into<String>) {
-        let name = name.into();
-        let mut steps = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if !name.starts_with(FINISH) {
-            steps.of_fault.clone_from(&name);
-        }
-        steps.at_hand = name;
-    }
-
-    /// The step at hand.
-    #[must_use]
-    pub fn get(&self) -> String {
-        let steps = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        steps.at_hand.clone()
-    }
-
-    /// The last step before the end of the run began: what was done last to what then does not balance.
-    #[must_use]
-    pub fn of_fault(&self) -> String {
-        let steps = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        steps.of_fault.clone()
-    }
 }
 
 /// What all runs of an invocation share.
