@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// Failpoints off the path of a batch's transaction: `faults_door.rs` kills at the doors', `faults_consumer.rs` panics in the
-/// consumer's thread, and no stream emits yet, so that the relay's is passed in `relay.rs` alone, by its hook.
+/// consumer's thread, `echo.rs` kills an emitter at the relay's. The fault runner passes all of them.
 const ELSEWHERE: [&str; 4] = [
     "consumer.batch",
     "door.before_produce",

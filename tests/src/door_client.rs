@@ -8,7 +8,7 @@ mod expected;
 mod http;
 
 pub use expected::{Expected, expected};
-pub use http::{Reply, request};
+pub use http::{Reply, request, request_with};
 
 use millrace::api::key_store::{self, NewKey};
 use serde_json::{Value, json};

@@ -145,6 +145,39 @@ pub async fn expire_leases(store: &Client) -> anyhow::Result<()> {
     hasten(store).await
 }
 
+/// Tokens of all leases there are.
+///
+/// # Errors
+/// The store's.
+pub async fn leases(store: &Client) -> anyhow::Result<Vec<Uuid>> {
+    let sql = "SELECT DISTINCT lease_token FROM outbox_due WHERE lease_token IS NOT NULL";
+    let rows = store.query(sql, &[]).await?;
+    Ok(rows.iter().map(|r| r.get(0)).collect())
+}
+
+/// Lets these leases run out, whoever holds them.
+///
+/// # Errors
+/// The store's.
+pub async fn run_out(store: &Client, tokens: &[Uuid]) -> anyhow::Result<()> {
+    for table in ["outbox_due", "outbox_leases"] {
+        let sql = format!(
+            "UPDATE {table} SET lease_until = now() - interval '1 second' WHERE lease_token = ANY($1)"
+        );
+        store.execute(sql.as_str(), &[&tokens]).await?;
+    }
+    Ok(())
+}
+
+/// How many messages are still held under these leases.
+///
+/// # Errors
+/// The store's.
+pub async fn held(store: &Client, tokens: &[Uuid]) -> anyhow::Result<i64> {
+    let sql = "SELECT count(*) FROM outbox_due WHERE lease_token = ANY($1)";
+    Ok(store.query_one(sql, &[&tokens]).await?.get(0))
+}
+
 /// What waits for its next attempt is due now; what somebody is just working on is left alone.
 ///
 /// # Errors

@@ -4,31 +4,42 @@ use super::WHOLE;
 use super::deal::Deck;
 use super::hits::{self, Hits};
 use super::run::Outcome;
+use super::sabotage::Proof;
 use crate::machine;
 use anyhow::Context as _;
 use comfy_table::{Table, presets};
 use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::path::PathBuf;
+use std::time::Duration;
 
-const HEAD: &str = "# Fault runs\n\nEach section is appended by one invocation of the fault runner, from oldest to newest; the command stands in it.\n`cargo run -p loadtest -- faults --help` says what can be asked for, `--kind list` which kinds of faults there are. A run\nis a deployment of its own: doors, attribution and delivery as processes, senders that number what they send, receivers that\ncount, over one Apache Kafka of the invocation. *Struck* counts faults that came while there was work left.\n";
+const HEAD: &str = "# Fault runs\n\nEach section is appended by one invocation of the fault runner, from oldest to newest; the command stands in it.\n`cargo run -p loadtest -- faults --help` says what can be asked for, `--kind list` which kinds of faults there are. A run\nis a deployment of its own: doors, attribution and delivery as processes, senders that number what they send, receivers that\ncount, over one Apache Kafka of the invocation. *Struck* counts faults that came while there was work left. A fault that came\ntoo late is tried again, up to three times: a run's time is that of all its tries. With a safeguard switched off, a loss or a\ndouble must be reported.\n";
 /// Findings of one failure that are shown.
 const SHOWN: usize = 30;
+/// Findings of one failure that are written to FAULTS.md, each cut to so many characters.
+const KEPT: usize = 5;
+/// See [`KEPT`].
+const KEPT_CHARS: usize = 300;
 
-/// One line.
+fn seconds(time: Duration) -> String {
+    format!("{:.1}", time.as_secs_f64())
+}
+
+/// One line. The time is that of all tries together.
 #[must_use]
 pub fn line(o: &Outcome) -> String {
-    let again = if o.tries > 1 {
-        format!(", {} tries", o.tries)
+    let again = if o.tries.len() > 1 {
+        let each: Vec<String> = o.tries.iter().map(|t| seconds(*t)).collect();
+        format!(", {} tries of {} s", each.len(), each.join(" + "))
     } else {
         String::new()
     };
     format!(
-        "run {:>3}  {:<48} struck {}  {:>4.1} s  {}  ({} listed, {} through doors, {} messages{again})",
+        "run {:>3}  {:<48} struck {}  {:>4} s  {}  ({} listed, {} through doors, {} messages{again})",
         o.run,
         o.card,
         o.struck,
-        o.took.as_secs_f64(),
+        seconds(o.took()),
         o.verdict(),
         o.counted.listed,
         o.counted.through_doors,
@@ -127,12 +138,12 @@ pub fn text(
             .filter(|o| !o.balanced())
             .map(|o| o.run.to_string())
             .collect();
-        let longest = of.iter().map(|o| o.took.as_secs_f64()).fold(0.0, f64::max);
+        let longest = of.iter().map(|o| o.took()).max().unwrap_or_default();
         kinds.add_row(vec![
             (*name).to_owned(),
             of.len().to_string(),
             of.iter().map(|o| o.struck).sum::<u32>().to_string(),
-            format!("{longest:.1}"),
+            seconds(longest),
             of.iter().map(|o| o.lost()).sum::<usize>().to_string(),
             of.iter().map(|o| o.doubled()).sum::<usize>().to_string(),
             failed.join(" "),
@@ -157,7 +168,7 @@ pub fn text(
     let mut failures: Vec<String> = outcomes
         .iter()
         .filter(|o| !o.balanced())
-        .map(|o| format!("- seed {seed}, run {}, {}: {}", o.run, o.card, o.verdict()))
+        .map(|o| failure(o, seed))
         .collect();
     failures.extend(problems.iter().map(|p| format!("- {p}")));
     let failures = if failures.is_empty() {
@@ -170,6 +181,52 @@ pub fn text(
          **runs {} lost {lost} doubled {doubled}**\n",
         machine::describe(Some(&kafka_version()), seed),
         outcomes.len(),
+    )
+}
+
+/// A failed run as it stands in FAULTS.md: its seed, its step, and the first of what was found.
+fn failure(o: &Outcome, seed: u64) -> String {
+    let mut lines = vec![format!(
+        "- seed {seed}, run {}, {}: {}",
+        o.run,
+        o.card,
+        o.verdict()
+    )];
+    let found = o.counted.findings.iter().take(KEPT);
+    lines.extend(found.map(|f| {
+        let words = f.what.lines().next().unwrap_or_default();
+        let words: String = words.chars().take(KEPT_CHARS).collect();
+        format!("  - {:?}: {words}", f.kind)
+    }));
+    let more = o.counted.findings.len().saturating_sub(KEPT);
+    if more > 0 {
+        lines.push(format!("  - and {more} more"));
+    }
+    lines.join("\n")
+}
+
+/// The section of runs with safeguards switched off.
+#[must_use]
+pub fn sabotages(proofs: &[Proof], seed: u64) -> String {
+    let mut rows = table(&[
+        "safeguard switched off",
+        "runs",
+        "lost",
+        "doubled",
+        "noticed",
+    ]);
+    for proof in proofs {
+        rows.add_row(vec![
+            proof.safeguard.to_owned(),
+            proof.runs.to_string(),
+            proof.lost.to_string(),
+            proof.doubled.to_string(),
+            if proof.noticed() { "yes" } else { "NO" }.to_owned(),
+        ]);
+    }
+    format!(
+        "## Safeguards switched off, seed {seed}\n\n{}\n\n{rows}\n",
+        machine::describe(Some(&kafka_version()), seed),
     )
 }
 

@@ -3,7 +3,8 @@
 use super::deal::{Card, mixed};
 use super::finish::Recounted;
 use super::hits::{self, Hits};
-use super::scene::{Scene, Shared, Staging, Step};
+use super::scene::{Scene, Shared, Staging};
+use super::step::Step;
 use futures::FutureExt as _;
 use millrace_tests::generator::Rng;
 use millrace_tests::recount::Kind as Found;
@@ -24,11 +25,11 @@ pub struct Outcome {
     pub kind: &'static str,
     /// Faults that struck while there was work left.
     pub struck: u32,
-    /// The try that counts, from 1.
-    pub tries: u64,
-    /// How long that one took.
-    pub took: Duration,
-    /// Failpoints hit in it.
+    /// How long each try took; the last one counts.
+    pub tries: Vec<Duration>,
+    /// The last step of the fault itself.
+    pub step: String,
+    /// Failpoints hit in the try that counts.
     pub hits: Hits,
     /// What was counted.
     pub counted: Recounted,
@@ -37,6 +38,12 @@ pub struct Outcome {
 }
 
 impl Outcome {
+    /// How long it took, all tries together.
+    #[must_use]
+    pub fn took(&self) -> Duration {
+        self.tries.iter().sum()
+    }
+
     /// Losses.
     #[must_use]
     pub fn lost(&self) -> usize {
@@ -70,7 +77,8 @@ impl Outcome {
             (_, true) => "balanced".to_owned(),
             (Some(why), _) => format!("FAILED: {}", why.lines().next().unwrap_or_default()),
             _ => format!(
-                "FAILED: {} lost, {} doubled, {} wrong",
+                "FAILED after `{}`: {} lost, {} doubled, {} wrong",
+                self.step,
                 self.lost(),
                 self.doubled(),
                 self.counted.findings.len() - self.lost() - self.doubled()
@@ -79,10 +87,12 @@ impl Outcome {
     }
 }
 
-/// Runs one; a fault that comes too late is tried again with other choices.
+/// Runs one; a fault that comes too late is tried again with other choices, each time within `limit`.
 pub async fn run(shared: &Shared, card: Card, seed: u64, number: u64, limit: Duration) -> Outcome {
     let mut outcome = Outcome::default();
+    let mut tries = Vec::new();
     for tried in 1..=TRIES {
+        let begun = Instant::now();
         outcome = once(
             shared,
             card,
@@ -92,11 +102,14 @@ pub async fn run(shared: &Shared, card: Card, seed: u64, number: u64, limit: Dur
             limit,
         )
         .await;
+        tries.push(begun.elapsed());
+        outcome.tries.clone_from(&tries);
         if !outcome.balanced() || outcome.struck > 0 {
             return outcome;
         }
     }
-    outcome.failed = Some(format!("not struck in {TRIES} tries"));
+    let step = &outcome.step;
+    outcome.failed = Some(format!("after `{step}`: not struck in {TRIES} tries"));
     outcome
 }
 
@@ -112,10 +125,8 @@ async fn once(
         run: number,
         card: card.name(),
         kind: card.kind.name,
-        tries: tried,
         ..Outcome::default()
     };
-    let begun = Instant::now();
     let step = Step::default();
     let mut rng = Rng::new(seed);
     let mut staging = Staging::default();
@@ -145,14 +156,28 @@ async fn once(
         }
         Err(_) => Some(format!("not within {limit:?}")),
     };
-    outcome.failed = failed.map(|why| format!("at `{}`: {why}", step.get()));
-    outcome.took = begun.elapsed();
+    outcome.step = step.of_fault();
+    let at = step.get();
+    let place = if at == outcome.step {
+        format!("at `{at}`")
+    } else {
+        format!("after `{}`, at `{at}`", outcome.step)
+    };
+    outcome.failed = failed.map(|why| format!("{place}: {why}"));
     if let Some(scene) = &kept {
-        outcome.struck = scene.struck;
         outcome.hits = hits::read(scene.deployment.scratch.path());
+        // What was to happen at a failpoint has not happened where none of its was passed.
+        let points = (card.kind.failpoints)(card.variant);
+        let passed = points.is_empty() || points.iter().any(|p| outcome.hits.contains_key(*p));
+        outcome.struck = if passed { scene.struck } else { 0 };
         if !outcome.balanced() {
             let words = scene.last_words();
-            keep_words(number, tried, &outcome, &words);
+            let under = match shared.sabotage.as_str() {
+                "" => "run",
+                safeguard => safeguard,
+            };
+            let name = format!("{under}-{number}-{tried}-{seed:x}");
+            keep_words(&name, &outcome, &words);
         }
         let topics = millrace_topics::catalogue::load(&scene.store().await).await;
         if let Ok(topics) = topics {
@@ -167,11 +192,9 @@ async fn once(
 }
 
 /// Writes down what all processes of a failed run said last.
-fn keep_words(number: u64, tried: u64, outcome: &Outcome, words: &str) {
-    let path = std::env::temp_dir().join(format!(
-        "millrace-faults-{}-run-{number}-{tried}.log",
-        std::process::id()
-    ));
+fn keep_words(name: &str, outcome: &Outcome, words: &str) {
+    let process = std::process::id();
+    let path = std::env::temp_dir().join(format!("millrace-faults-{process}-{name}.log"));
     let findings: Vec<String> = outcome
         .counted
         .findings
@@ -181,6 +204,6 @@ fn keep_words(number: u64, tried: u64, outcome: &Outcome, words: &str) {
     let why = outcome.failed.as_deref().unwrap_or("does not balance");
     let text = format!("{}\n{why}\n{}\n{words}", outcome.card, findings.join("\n"));
     if std::fs::write(&path, text).is_ok() {
-        eprintln!("run {number}: {}", path.display());
+        eprintln!("run {}: {}", outcome.run, path.display());
     }
 }

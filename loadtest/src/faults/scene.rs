@@ -1,6 +1,8 @@
 //! A whole deployment with processes: doors, attribution, delivery; senders before it, receivers behind it, a list of records in
 //! its log. Kinds of faults act on it; what it became is recounted in [`super::finish`].
 
+use super::hits;
+use super::step::Step;
 use anyhow::Context as _;
 use millrace_tests::deployment::{Deployment, Log, PATIENCE};
 use millrace_tests::door_client::{self, DoorClient};
@@ -16,7 +18,8 @@ use millrace_tests::recount::{Finding, Produced};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use tokio_postgres::Client;
 
 /// The workspace of the doors; the generator's own are 1 and 2.
@@ -33,10 +36,12 @@ pub enum Role {
     Attribution,
     /// Sends messages.
     Delivery,
+    /// Serves the admin API, where a kind starts it.
+    Admin,
 }
 
 impl Role {
-    /// All of them.
+    /// Those that every scene has at work.
     pub const ALL: [Role; 3] = [Role::Doors, Role::Attribution, Role::Delivery];
 
     /// Its name on the command line.
@@ -46,6 +51,7 @@ impl Role {
             Role::Doors => "doors",
             Role::Attribution => "attribution",
             Role::Delivery => "delivery",
+            Role::Admin => "admin",
         }
     }
 }
@@ -56,26 +62,6 @@ pub fn obeyed(process: &mut Process) -> bool {
     in_order
         || (process.killed_by() == Some(libc::SIGTERM)
             && !process.log_text().contains("millrace is up"))
-}
-
-/// The step that a run is at, to be named when it takes too long or goes wrong.
-#[derive(Clone, Debug, Default)]
-pub struct Step(Arc<Mutex<String>>);
-
-impl Step {
-    /// Names the next step.
-    pub fn set(&self, name: impl Into<String>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = name.into();
-    }
-
-    /// The step at hand.
-    #[must_use]
-    pub fn get(&self) -> String {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
-    }
 }
 
 /// What all runs of an invocation share.
@@ -182,9 +168,12 @@ impl Scene {
         step: Step,
     ) -> anyhow::Result<Scene> {
         step.set("a database, topics");
+        // Runs of several seeds have one cluster, where topics that are deleted go when they please: names never come again.
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let no = NEXT.fetch_add(1, Ordering::Relaxed);
         let log = Log::Kafka {
             brokers: shared.kafka.brokers().to_owned(),
-            prefix: format!("{name}-{}-", std::process::id()),
+            prefix: format!("{name}-{}-{no}-", std::process::id()),
         };
         let replication = shared.brokers.to_string();
         let more = [("log.replication", replication.as_str())];
@@ -259,6 +248,7 @@ impl Scene {
                 .setting("http.admin", self.doors_at),
             Role::Attribution => self.deployment.attribution(&name)?,
             Role::Delivery => self.parties.sender(&self.deployment, &name)?,
+            Role::Admin => self.deployment.role("admin", &name)?,
         };
         if !self.shared.sabotage.is_empty() {
             launch = launch.sabotage(&self.shared.sabotage);
@@ -378,6 +368,19 @@ impl Scene {
         self.until_consumed(moment).await
     }
 
+    /// Waits until a failpoint was hit so many times, by all processes together.
+    ///
+    /// # Errors
+    /// It was not.
+    pub async fn until_hit(&self, point: &str, times: u64) -> anyhow::Result<()> {
+        let folder = self.deployment.scratch.path();
+        eventually(&format!("{times} hits of {point}"), PATIENCE, async || {
+            let hits = hits::read(folder).get(point).copied().unwrap_or(0);
+            Ok((hits >= times).then_some(()))
+        })
+        .await
+    }
+
     /// Waits until the senders were answered `more` times more.
     ///
     /// # Errors
@@ -406,8 +409,9 @@ impl Scene {
     /// Called right after a fault: it struck if the role still has work. One that comes after the last record proves nothing.
     pub async fn strike(&mut self, role: Role) {
         let left = match role {
-            // Senders go on until they are told to stop.
+            // Senders go on until they are told to stop; so does whoever a kind lets call the admin API.
             Role::Doors => self.client.is_some(),
+            Role::Admin => true,
             Role::Attribution => self.consumed().await < self.listed.places.len() as i64,
             Role::Delivery => {
                 let store = self.store().await;

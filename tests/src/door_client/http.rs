@@ -27,11 +27,29 @@ pub async fn request(
     path: &str,
     body: &str,
 ) -> std::io::Result<Reply> {
+    request_with(at, key, &[], method, path, body).await
+}
+
+/// Sends a request with headers of its own: status and body, or that nobody answered.
+///
+/// # Errors
+/// Nobody did.
+pub async fn request_with(
+    at: SocketAddr,
+    key: Option<&str>,
+    headers: &[(&str, &str)],
+    method: &str,
+    path: &str,
+    body: &str,
+) -> std::io::Result<Reply> {
     let talk = async {
         let mut socket = tokio::net::TcpStream::connect(at).await?;
-        let bearer = key.map_or(String::new(), |k| format!("Authorization: Bearer {k}\r\n"));
+        let mut more = key.map_or(String::new(), |k| format!("Authorization: Bearer {k}\r\n"));
+        for (name, value) in headers {
+            more.push_str(&format!("{name}: {value}\r\n"));
+        }
         let request = format!(
-            "{method} {path} HTTP/1.1\r\nHost: {at}\r\nConnection: close\r\n{bearer}\
+            "{method} {path} HTTP/1.1\r\nHost: {at}\r\nConnection: close\r\n{more}\
              Content-Type: application/x-ndjson\r\nContent-Length: {}\r\n\r\n{body}",
             body.len()
         );

@@ -54,8 +54,9 @@ async fn told(store: &Client, found: &mut Vec<Finding>) -> anyhow::Result<()> {
             format!("outbox: {due} messages are due still"),
         );
     }
-    let sql =
-        "SELECT count(*) - count(DISTINCT (outbox_id, attempt)) FROM send_log WHERE attempt > 0";
+    // What is said of a lease that ran out is nobody's answer: its holder, if it stood still, may write down its own behind that.
+    let sql = "SELECT count(*) - count(DISTINCT (outbox_id, attempt, code = 'lease_expired')) FROM send_log
+               WHERE attempt > 0";
     let twice: i64 = store.query_one(sql, &[]).await?.get(0);
     if twice > 0 {
         find(

@@ -224,10 +224,13 @@ impl Settling<'_> {
         let attempt = one.message.attempt;
         let backoff = self.channel.backoff(attempt);
         let (end, result) = end_of(answer, attempt, &traits, backoff, wall, dice(&one.message));
-        if let Verdict::RetryAt {
-            after: Some(after), ..
-        } = answer.verdict
+        // A receiver that was asked speaks for its destination, where all of it is one receiver; what was postponed unsent says
+        // nothing of other messages.
+        if sent
             && self.channel.rests_as_a_whole()
+            && let Verdict::RetryAt {
+                after: Some(after), ..
+            } = answer.verdict
         {
             let within = schedule::within_bounds(after);
             self.rest = Some(self.rest.map_or(within, |r| r.max(within)));
@@ -293,6 +296,89 @@ fn dice(message: &Leased) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::delivery::channel::Unready;
+    use crate::runtime::clock::ManualClock;
+    use crate::runtime::session::Session;
+    use futures::future::LocalBoxFuture;
+    use uuid::Uuid;
+
+    /// A channel whose messages come a minute too early.
+    struct Early;
+
+    impl Channel for Early {
+        fn name(&self) -> &'static str {
+            "early"
+        }
+
+        fn traits(&self) -> Traits {
+            traits(true)
+        }
+
+        fn backoff(&self, _: u16) -> Duration {
+            Duration::from_secs(1)
+        }
+
+        fn prepare<'a>(
+            &'a self,
+            _: &'a Session,
+            _: &'a Destination,
+        ) -> LocalBoxFuture<'a, Result<Rc<dyn Target>, Unready>> {
+            Box::pin(std::future::ready(Err(Unready::Cancel("unused"))))
+        }
+    }
+
+    impl Target for Early {
+        fn admit(&self, _: &Leased, _: Micros) -> Option<Answer> {
+            let after = Some(Duration::from_secs(60));
+            let unsure = false;
+            Some(Answer::new(Verdict::RetryAt { after, unsure }, "early"))
+        }
+
+        fn send(&self, messages: Vec<Leased>) -> LocalBoxFuture<'_, Sent> {
+            let answers = vec![Answer::new(Verdict::Delivered, "200"); messages.len()];
+            let dead = false;
+            Box::pin(std::future::ready(Sent { answers, dead }))
+        }
+    }
+
+    #[tokio::test]
+    async fn a_message_that_is_too_early_does_not_stop_its_destination() {
+        let message = Leased {
+            id: Uuid::from_u128(1),
+            created_at: Micros(0),
+            due_at: Micros(0),
+            attempt: 1,
+            unsure_since: None,
+            workspace: 1,
+            payload: "{}".to_owned(),
+        };
+        let held = Held {
+            message,
+            token: Uuid::from_u128(2),
+            send_before: Instant::now() + Duration::from_secs(60),
+        };
+        let destination = Destination {
+            no: 1,
+            workspace: 1,
+            channel: "early".to_owned(),
+            reference: "x".to_owned(),
+        };
+        let clock = ManualClock::at(Micros(0));
+        let done = run(
+            Rc::new(Early),
+            clock,
+            destination,
+            Rc::new(Early),
+            vec![held],
+        )
+        .await;
+        let ends: Vec<&End> = done.finished.ended.iter().map(|e| &e.end).collect();
+        assert!(
+            matches!(ends[..], [End::Again { due_at, unsure: false }] if due_at.0 >= 60_000_000),
+            "{ends:?}"
+        );
+        assert_eq!(done.rest, None);
+    }
 
     fn traits(idempotent: bool) -> Traits {
         Traits {

@@ -12,7 +12,6 @@ use std::time::Duration;
 pub const KINDS: &[&Kind] = &[
     &Kind {
         name: "sender-killed-while-sending",
-        weight: 2,
         needs: &["lease"],
         act: |scene, _| Box::pin(killed_while_sending(scene)),
         ..USUAL

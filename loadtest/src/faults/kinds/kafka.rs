@@ -9,14 +9,12 @@ use std::sync::Arc;
 pub const KINDS: &[&Kind] = &[
     &Kind {
         name: "broker-killed",
-        weight: 2,
         act: |scene, _| Box::pin(broker(scene, Kafka::kill)),
         ..USUAL
     },
     &Kind {
         // Told to stop, a broker first hands its leaderships over; after its return they are handed back.
         name: "leader-moved",
-        weight: 2,
         form: Form::Long,
         act: |scene, _| Box::pin(broker(scene, Kafka::stop)),
         ..USUAL

@@ -137,23 +137,21 @@ async fn at_random(scene: &mut Scene, whom: &'static str) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// A failpoint fails in the way that it stands for, and nobody dies.
+/// A failpoint fails in the way that it stands for, and nobody dies. It is passed in the middle of work alone: each hit has struck.
 async fn fails_at(scene: &mut Scene, point: &'static str, role: Role) -> anyhow::Result<()> {
+    const TIMES: u32 = 3;
     scene.start_all(Some(role))?;
     let mut launch = scene.launch(role)?;
-    for _ in 0..3 {
+    for _ in 0..TIMES {
         let action = format!("error@{}", 1 + scene.rng.below(20));
         launch = launch.failpoint(point, &action);
     }
-    scene.step(format!("{point} fails three times"));
+    scene.step(format!("{point} fails {TIMES} times"));
     scene.start_as(role, &launch)?;
-    if role == Role::Attribution {
-        scene.moment(2).await?;
-    } else {
-        scene.until_answered(60).await?;
-    }
-    scene.strike(role).await;
-    Ok(())
+    scene.until_hit(point, u64::from(TIMES)).await?;
+    scene.struck += TIMES;
+    // Senders are answered beyond the last of them.
+    scene.until_answered(10).await
 }
 
 /// The consumer's thread dies inside a process that lives: the process ends and says why.

@@ -1,5 +1,6 @@
 //! The table of fault kinds. One file a family; a new kind is a `Kind` in a file and a line in [`table`].
 
+mod admin;
 mod deliveries;
 mod drain;
 mod group;
@@ -109,6 +110,7 @@ pub fn table() -> Vec<&'static Kind> {
         deliveries::KINDS,
         relay::KINDS,
         upgrade::KINDS,
+        admin::KINDS,
     ]
     .concat()
 }

@@ -3,6 +3,11 @@
 use super::{Kind, USUAL};
 use crate::faults::scene::{Role, Scene};
 use millrace_tests::generator::{List, Plan, Rng};
+use std::path::PathBuf;
+
+const MINUTE: i64 = 60_000_000;
+/// By how many minutes a clock steps at most.
+const MOST: u64 = 50;
 
 /// Kinds of this family.
 pub const KINDS: &[&Kind] = &[
@@ -56,12 +61,15 @@ async fn with_a_kill(scene: &mut Scene) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The wall clocks of doors, attribution and delivery step, one after the other, and back.
+/// The wall clocks of doors, delivery and attribution step, one after the other, and back. Each may be an hour wrong: what a door
+/// accepts is clamped, an event that lies ahead of the sender's clock waits until it does not, and a visit is found however far
+/// behind attribution's clock stands. A sender whose own clock is ahead of Meta's, though, cannot know that Meta finds an event early
+/// for good: before attribution's clock steps, delivery's is right again.
 async fn clock_steps(scene: &mut Scene, way: &'static str) -> anyhow::Result<()> {
-    const MINUTE: i64 = 60_000_000;
     let sign = if way == "ahead" { 1 } else { -1 };
+    let roles = [Role::Doors, Role::Delivery, Role::Attribution];
     let mut clocks = Vec::new();
-    for role in Role::ALL {
+    for role in roles {
         let clock = scene
             .deployment
             .scratch
@@ -73,23 +81,39 @@ async fn clock_steps(scene: &mut Scene, way: &'static str) -> anyhow::Result<()>
             "MILLRACE_CLOCK_FILE".to_owned(),
             clock.display().to_string(),
         );
-        clocks.push(clock);
+        clocks.push((role, clock));
     }
     scene.start_all(None)?;
-    for (n, clock) in clocks.iter().enumerate() {
+    for (n, (role, clock)) in clocks.iter().enumerate() {
+        if *role == Role::Attribution {
+            set(&clocks, Role::Delivery, 0)?;
+        }
         scene.moment(4 - n as i64).await?;
-        // A door may be as wrong as it likes, and is clamped. An event whose time lies more than five minutes ahead of the
-        // sender's clock, or of Meta's, is refused for good: between attribution and delivery less must lie.
-        let most = if n == 0 { 50 } else { 2 };
-        let minutes = 1 + scene.rng.below(most).cast_signed();
+        let minutes = 1 + scene.rng.below(MOST).cast_signed();
         scene.step(format!("{} by {} min", clock.display(), sign * minutes));
         std::fs::write(clock, (sign * minutes * MINUTE).to_string())?;
         scene.strike(Role::Attribution).await;
     }
     scene.until_answered(10).await?;
     scene.step("all clocks are set right");
-    for clock in &clocks {
-        std::fs::write(clock, "0")?;
+    for role in roles {
+        set(&clocks, role, 0)?;
+    }
+    if way == "ahead" {
+        // What waits for its time is not waited for: the hour goes by for who sends it and for Meta.
+        let hour = MOST.cast_signed() + 1;
+        scene.step(format!("{hour} min later"));
+        scene.parties.meta().shift_clock(hour * 60);
+        set(&clocks, Role::Delivery, hour * MINUTE)?;
+    }
+    Ok(())
+}
+
+/// Sets a role's clock so many microseconds ahead.
+fn set(clocks: &[(Role, PathBuf)], role: Role, micros: i64) -> std::io::Result<()> {
+    let found = clocks.iter().filter(|(of, _)| *of == role);
+    for (_, clock) in found {
+        std::fs::write(clock, micros.to_string())?;
     }
     Ok(())
 }
