@@ -2,6 +2,7 @@
 
 mod caps;
 mod killed;
+mod verified;
 mod world;
 
 use millrace::engagement::explain;
