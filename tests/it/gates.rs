@@ -3,6 +3,7 @@
 mod caps;
 mod killed;
 mod verified;
+mod walks;
 mod world;
 
 use millrace::engagement::explain;

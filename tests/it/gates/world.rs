@@ -100,6 +100,31 @@ pub fn connections(url: &str) -> Connect {
     connector(&database, Duration::from_secs(5))
 }
 
+/// What a group has emitted and nobody has taken yet, as its relay would send it.
+pub async fn relayed(client: &tokio_postgres::Client, group: &str) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let rows = client
+        .query(
+            "DELETE FROM emits WHERE group_name = $1 RETURNING source_partition, seq, key, payload",
+            &[&group],
+        )
+        .await
+        .unwrap();
+    let mut rows: Vec<(i64, Vec<u8>, Vec<u8>)> = rows
+        .iter()
+        .map(|r| {
+            let source = EmitSource {
+                group: group.to_owned(),
+                partition: r.get(0),
+                seq: r.get(1),
+            };
+            let payload: &[u8] = r.get(3);
+            (r.get(1), r.get(2), source.stamp(payload).unwrap())
+        })
+        .collect();
+    rows.sort();
+    rows.into_iter().map(|(_, key, p)| (key, p)).collect()
+}
+
 /// What is due in-app by then goes out through the dispatcher; needs an actix system.
 pub async fn deliver(
     client: &tokio_postgres::Client,
@@ -333,28 +358,7 @@ impl World {
 
     /// What engagement has emitted and nobody has taken yet, as its relay would send it.
     pub async fn emitted(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
-        let rows = self
-            .client
-            .query(
-                "DELETE FROM emits WHERE group_name = 'engagement' RETURNING source_partition, seq, key, payload",
-                &[],
-            )
-            .await
-            .unwrap();
-        let mut rows: Vec<(i64, Vec<u8>, Vec<u8>)> = rows
-            .iter()
-            .map(|r| {
-                let source = EmitSource {
-                    group: "engagement".to_owned(),
-                    partition: r.get(0),
-                    seq: r.get(1),
-                };
-                let payload: &[u8] = r.get(3);
-                (r.get(1), r.get(2), source.stamp(payload).unwrap())
-            })
-            .collect();
-        rows.sort();
-        rows.into_iter().map(|(_, key, p)| (key, p)).collect()
+        relayed(&self.client, "engagement").await
     }
 
     pub async fn receive(&mut self, notices: &[(Vec<u8>, Vec<u8>)]) {
