@@ -1,6 +1,7 @@
 //! The gates on real PostgreSQL: firings in, outbox rows out, through the actors' own transactions.
 
 mod caps;
+mod crossing;
 mod killed;
 mod verified;
 mod walks;

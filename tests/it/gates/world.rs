@@ -90,14 +90,14 @@ pub fn modules() -> Arc<Modules> {
     Arc::new(Modules::assemble(vec![("g.toml".to_owned(), module)]).expect("one module"))
 }
 
-/// Connections of whoever connects by himself.
+/// Connections of whoever connects by himself. They wait for a lock as long as a busy machine may take: a test holds some.
 pub fn connections(url: &str) -> Connect {
     let database = settings::Database {
         url: Some(url.to_owned()),
         ..settings::Database::default()
     };
     let database = Database::new(&database, "test").unwrap();
-    connector(&database, Duration::from_secs(5))
+    connector(&database, SOON)
 }
 
 /// What a group has emitted and nobody has taken yet, as its relay would send it.
