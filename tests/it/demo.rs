@@ -317,25 +317,50 @@ fn people_were_told(report: &serde_json::Value) {
     for line in notices {
         let (told, people) = (line["told"].as_i64(), line["people"].as_i64());
         assert!(people <= told && people <= Some(5), "{line}");
-        // The one rule with a delay: a quarter of an hour.
+        // The one rule with a delay, of a quarter of an hour, is called off in time: two houses of three were looked after or fell,
+        // and nobody is linked to the third.
         let late = line["trigger"] == "uo.house.idoc_warning";
-        assert!(late || line["waiting"] == 0, "{line}");
+        assert_eq!(line["waiting"], 0, "{line}");
         assert!(!late || told == Some(0), "{line}");
     }
-    let held = report["held_back"].as_array().expect("what was held back");
-    // Eli never asked for mail; what is told again within a cooldown is not told.
-    for (gate, reason) in [
-        ("5 channel and preference", "preference_off"),
-        ("7 cooldown", "cooldown"),
-    ] {
-        let found = held
-            .iter()
-            .any(|h| h["gate"] == gate && h["reason"] == reason && h["times"].as_i64() > Some(0));
-        assert!(found, "{gate}: {report:#}");
-    }
+    what_each_gate_held_back(report);
     for part in ["shard: ", "notices: ", "email: ", "inapp: "] {
         let checks = report["checks"].as_array().expect("checks");
         let named = |c: &serde_json::Value| c["name"].as_str().is_some_and(|n| n.starts_with(part));
         assert!(checks.iter().any(named), "no check of {part}");
+    }
+}
+
+/// The gates that the session shows. It cannot show gates 1, 2 and 4, since all rules are as the module seeds them and switched on;
+/// gate 6 asks for more than a hundred messages of a rule within the hour, gate 8 for one event in two frames of a rule without a
+/// cooldown.
+fn what_each_gate_held_back(report: &serde_json::Value) {
+    let held = report["held_back"].as_array().expect("what was held back");
+    let times = |gate: &str, reason: &str| -> i64 {
+        let lines = held
+            .iter()
+            .filter(|h| h["gate"] == gate && h["reason"] == reason);
+        lines.map(|h| h["times"].as_i64().expect("a count")).sum()
+    };
+    for (gate, reason) in [
+        // Finn, Gwen and Hal play too, and are linked to nobody.
+        ("3 audience", "no_owner"),
+        // Nobody asked to hear that the shard is down.
+        ("3 audience", "nobody"),
+        // Eli never asked for mail.
+        ("5 channel and preference", "preference_off"),
+        // That the world was saved comes in a digest.
+        ("5 channel and preference", "preference_digest"),
+        // What is told again within a cooldown is not told.
+        ("7 cooldown", "cooldown"),
+    ] {
+        assert!(times(gate, reason) > 0, "{gate} {reason}: {report:#}");
+    }
+    // Ana's warning and Ben's, on two channels each: at gate 0 or while they wait, as the cancel crosses them.
+    let called_off = times("0 called off", "called_off") + times("waiting", "called_off");
+    assert!(called_off >= 4, "{called_off}: {report:#}");
+    let kind = |gate: &str| held.iter().filter(|h| h["gate"] == gate).count();
+    for gate in ["1 rule", "2 conditions", "4 ceiling"] {
+        assert_eq!(kind(gate), 0, "{gate}: {report:#}");
     }
 }

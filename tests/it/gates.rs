@@ -1,7 +1,10 @@
 //! The gates on real PostgreSQL: firings in, outbox rows out, through the actors' own transactions.
 
 mod caps;
+mod crossing;
 mod killed;
+mod verified;
+mod walks;
 mod world;
 
 use millrace::engagement::explain;

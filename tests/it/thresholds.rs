@@ -3,7 +3,7 @@
 mod again;
 mod killed;
 mod rosters;
-mod walks;
+pub mod walks;
 
 use millrace::modules::{Modules, shipped};
 use millrace::postgres::pool::Database;

@@ -25,7 +25,7 @@ pub enum Check {
     Leases,
     /// Each message has its cause, and causes have their messages.
     Causes,
-    /// What was told to people has its keys and its firings.
+    /// What was told to people has its keys and its firings, and went to whom it might, when it might.
     Gates,
     /// Positions are owned and within the log.
     Positions,
@@ -155,8 +155,9 @@ impl Check {
                  CLICK` lists facts and messages side by side."
             }
             Check::Gates => {
-                "Means: a firing was decided without being noted, or somebody may be told twice of one event. Do: `millrace rules \
-                 explain` tells what the gates stored; keep a copy of the database, report it with the lines above."
+                "Means: a firing was decided without being noted, somebody may be told twice of one event, or was told again within \
+                 a cooldown, outside an event's ceiling, or without finding it in the inbox. Do: `millrace rules explain` tells \
+                 what the gates stored; keep a copy of the database, report it with the lines above."
             }
             Check::Positions => {
                 "Means: a partition would read from where there is nothing. Do: `millrace positions list`, `millrace lag`; \

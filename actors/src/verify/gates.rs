@@ -1,7 +1,9 @@
-//! What was told to people: each message of a rule has the key that keeps it from being told twice, and each key its message.
+//! What was told to people: each message of a rule has the key that keeps it from being told twice, and each key its message. Whom
+//! it was told to, and when, is asked by `told`.
 
 use super::report::{Checked, Kind};
 use super::snapshot::Snapshot;
+use super::told;
 use crate::postgres::types::Tz;
 use millrace_schemas::ids::encode;
 use tokio_postgres::Error;
@@ -67,5 +69,6 @@ pub(super) async fn check(s: &Snapshot<'_>, found: &mut Checked) -> Result<(), E
         let what = "the message tells of a firing that is not there";
         found.add(Kind::Wrong, encode(row.get(0)), what);
     })
-    .await
+    .await?;
+    told::check(s, found).await
 }

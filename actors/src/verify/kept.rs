@@ -10,12 +10,14 @@ use millrace_schemas::time::{DAY_US, Micros};
 use std::collections::HashMap;
 use tokio_postgres::{Client, Error};
 
-/// Tables that are partitioned by day.
+/// Tables that are partitioned by day, and inboxes, of which what was read goes by and by: the days of what went are written down
+/// all the same.
 fn tables() -> Vec<&'static str> {
     [
         crate::attribution::store::FACT_TABLES,
         crate::delivery::outbox::TABLES,
         crate::engagement::store::FACT_TABLES,
+        ["user_notifications"].as_slice(),
     ]
     .concat()
 }

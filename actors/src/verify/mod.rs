@@ -5,7 +5,7 @@
 //! replica and under a role that may only SELECT. Differences are streamed; a bounded number of examples is kept.
 //!
 //! One file a family of checks: `consumed`, `outcomes`, `ends` (records); `identities`, `bookings`, `parked`,
-//! `dead_letters` (the ledger); `outbox`, `send_log`, `leases`, `causes`, `gates` (delivery); `positions`, `emits`,
+//! `dead_letters` (the ledger); `outbox`, `send_log`, `leases`, `causes`, `gates`, `told` (delivery); `positions`, `emits`,
 //! `log` (the streams). `kept` says what retention has left: nothing dropped on purpose is called lost. `check` has
 //! their names and words, `report` what is found, `snapshot` the transaction.
 //!
@@ -18,6 +18,8 @@
 //!   click that has its visit is named);
 //! - whether a pixel should have fired, and whom webhooks that were changed since should have told: what was configured at the
 //!   time is not kept. Webhooks that never changed are asked for each fact they listen to;
+//! - whether somebody was told within a cooldown, or outside a ceiling, by a rule or a segment that was changed since, or what a
+//!   preference said at the time: `told` names what it judges by;
 //! - whether a receiver has a message, or has it twice: the send log is our side of it;
 //! - what Kafka holds: its ends are asked for with `--log` alone, its records never.
 
@@ -40,6 +42,7 @@ mod positions;
 pub mod report;
 mod send_log;
 mod snapshot;
+mod told;
 
 pub use check::Check;
 pub use report::{Checked, Difference, Kind, Report};

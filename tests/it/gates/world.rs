@@ -1,27 +1,38 @@
 //! A workspace with users and rules, and one actor of each group of the gates.
 
+use millrace::delivery::channel::Channel;
+use millrace::delivery::dispatcher::{Delivery, DeliveryConfig, MakeChannel};
+use millrace::delivery::inapp::InappChannel;
+use millrace::delivery::inapp::settings::Inapp;
 use millrace::engagement::actor::Engagement;
 use millrace::modules::{Modules, compile};
 use millrace::postgres::pool::Database;
+use millrace::postgres::types::Tz;
 use millrace::recipients::actor::Recipients;
 use millrace::recipients::facts::Configured;
 use millrace::runtime::clock::ManualClock;
 use millrace::runtime::connector::connector;
 use millrace::runtime::core::Core;
+use millrace::runtime::session::Connect;
 use millrace::runtime::vertical::Vertical;
 use millrace::settings;
 use millrace_schemas::emit::EmitSource;
 use millrace_schemas::firing::Firing;
 use millrace_schemas::time::Micros;
 use millrace_tests::postgres::TestDatabase;
+use millrace_tests::process::eventually;
 use millrace_topics::catalogue;
 use millrace_topics::contract::{Batch, TopicRef};
 use serde_json::json;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// When everything begins: 2026-11-30T12:00:00Z.
 pub const T0: Micros = Micros(1_796_040_000_000_000);
+
+/// How long anything may take here.
+const SOON: Duration = Duration::from_secs(60);
 
 const MODULE: &str = r#"
 id = "g"
@@ -61,12 +72,86 @@ audience = "staff"
 ceiling = "staff"
 version = 1
 variables = [ { name = "page", type = "string", required = true, example = "p1" } ]
+
+[[trigger]]
+id = "g.page.audited"
+label = "A call was audited"
+description = "What the staff did about a call."
+subject_key = "page"
+audience = "admin"
+ceiling = "admin"
+version = 1
+variables = [ { name = "page", type = "string", required = true, example = "p1" } ]
 "#;
 
 /// The test's module and core's declarations.
 pub fn modules() -> Arc<Modules> {
     let module = compile("g.toml", MODULE).expect("a good manifest");
     Arc::new(Modules::assemble(vec![("g.toml".to_owned(), module)]).expect("one module"))
+}
+
+/// Connections of whoever connects by himself. They wait for a lock as long as a busy machine may take: a test holds some.
+pub fn connections(url: &str) -> Connect {
+    let database = settings::Database {
+        url: Some(url.to_owned()),
+        ..settings::Database::default()
+    };
+    let database = Database::new(&database, "test").unwrap();
+    connector(&database, SOON)
+}
+
+/// What a group has emitted and nobody has taken yet, as its relay would send it.
+pub async fn relayed(client: &tokio_postgres::Client, group: &str) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let rows = client
+        .query(
+            "DELETE FROM emits WHERE group_name = $1 RETURNING source_partition, seq, key, payload",
+            &[&group],
+        )
+        .await
+        .unwrap();
+    let mut rows: Vec<(i64, Vec<u8>, Vec<u8>)> = rows
+        .iter()
+        .map(|r| {
+            let source = EmitSource {
+                group: group.to_owned(),
+                partition: r.get(0),
+                seq: r.get(1),
+            };
+            let payload: &[u8] = r.get(3);
+            (r.get(1), r.get(2), source.stamp(payload).unwrap())
+        })
+        .collect();
+    rows.sort();
+    rows.into_iter().map(|(_, key, p)| (key, p)).collect()
+}
+
+/// What is due in-app by then goes out through the dispatcher; needs an actix system.
+pub async fn deliver(
+    client: &tokio_postgres::Client,
+    url: &str,
+    clock: &Arc<ManualClock>,
+    by: Micros,
+) {
+    let connect = connections(url);
+    let config = DeliveryConfig {
+        connect: connect.clone(),
+        clock: clock.clone(),
+        poll: Duration::from_millis(20),
+        drain: Duration::from_secs(5),
+    };
+    let clock = clock.clone();
+    let make: MakeChannel = Arc::new(move || {
+        let (clock, connect) = (clock.clone(), connect.clone());
+        Ok(Rc::new(InappChannel::new(&Inapp::default(), clock, connect)) as Rc<dyn Channel>)
+    });
+    let delivery = Delivery::start(&config, vec![make]);
+    let ended = eventually("nothing is due any more", SOON, async || {
+        let due = "SELECT count(*) FROM outbox_due WHERE due_at <= $1";
+        let n: i64 = client.query_one(due, &[&Tz(by)]).await?.get(0);
+        Ok((n == 0).then_some(()))
+    });
+    ended.await.unwrap();
+    delivery.stop().await;
 }
 
 /// An actor, and the offset that its log would give next.
@@ -85,12 +170,7 @@ impl<V: Vertical> Actor<V> {
         topic: &TopicRef,
         partition: i32,
     ) -> Actor<V> {
-        let database = settings::Database {
-            url: Some(url.to_owned()),
-            ..settings::Database::default()
-        };
-        let database = Database::new(&database, "test").unwrap();
-        let connect = connector(&database, Duration::from_secs(5));
+        let connect = connections(url);
         let topics: Arc<[TopicRef]> = vec![topic.clone()].into();
         let core = Core::launch(
             vertical,
@@ -278,32 +358,16 @@ impl World {
 
     /// What engagement has emitted and nobody has taken yet, as its relay would send it.
     pub async fn emitted(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
-        let rows = self
-            .client
-            .query(
-                "DELETE FROM emits WHERE group_name = 'engagement' RETURNING source_partition, seq, key, payload",
-                &[],
-            )
-            .await
-            .unwrap();
-        let mut rows: Vec<(i64, Vec<u8>, Vec<u8>)> = rows
-            .iter()
-            .map(|r| {
-                let source = EmitSource {
-                    group: "engagement".to_owned(),
-                    partition: r.get(0),
-                    seq: r.get(1),
-                };
-                let payload: &[u8] = r.get(3);
-                (r.get(1), r.get(2), source.stamp(payload).unwrap())
-            })
-            .collect();
-        rows.sort();
-        rows.into_iter().map(|(_, key, p)| (key, p)).collect()
+        relayed(&self.client, "engagement").await
     }
 
     pub async fn receive(&mut self, notices: &[(Vec<u8>, Vec<u8>)]) {
         self.recipients.send(notices).await;
+    }
+
+    /// What is due in-app goes out through the dispatcher; needs an actix system.
+    pub async fn deliver(&self) {
+        deliver(&self.client, self.db.url(), &self.clock, self.now).await;
     }
 
     /// Everything emitted so far is decided.

@@ -1,9 +1,10 @@
-//! The walks of the seed's phase 11 as far as they end in firings: whom the gates tell is theirs.
+//! The walks of the seed's phase 11 as far as they end in firings: whom the gates tell is walked in `gates`.
 
 use super::{HOUR, World, count, names};
 use serde_json::{Value, json};
 
-fn decay(serial: &str, from: Option<&str>, to: &str) -> Value {
+/// A house of `ann` goes from one stage to another.
+pub fn decay(serial: &str, from: Option<&str>, to: &str) -> Value {
     let mut body = json!({
         "serial": serial, "to": to, "map": "Felucca", "x": 1420, "y": 1691, "z": 0, "region": "Britain", "name": "The Old Mill",
         "ownerSerial": "0x1f", "ownerAcct": "ann", "ownerName": "Ann", "builtOn": "2026-01-01T00:00:00Z",
