@@ -51,13 +51,37 @@ const FAULTS_HEAD: &str = "# Faults\n\nWhat was done to Millrace, and what becam
 pub fn publish_faults(name: &str, body: &str, write: bool) -> anyhow::Result<()> {
     println!("\n{body}");
     if write {
-        let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("FAULTS.md");
-        let old = std::fs::read_to_string(&path).unwrap_or_else(|_| FAULTS_HEAD.to_owned());
-        std::fs::write(&path, with_section(&old, name, body))
-            .with_context(|| format!("{}", path.display()))?;
+        let path = write_faults(name, body)?;
         println!("(written to {})", path.display());
     }
     Ok(())
+}
+
+/// Puts a section into FAULTS.md without a word; answers where that is.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn write_faults(name: &str, body: &str) -> anyhow::Result<PathBuf> {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("FAULTS.md");
+    let old = std::fs::read_to_string(&path).unwrap_or_else(|_| FAULTS_HEAD.to_owned());
+    std::fs::write(&path, with_section(&old, name, body))
+        .with_context(|| format!("{}", path.display()))?;
+    Ok(path)
+}
+
+/// What FAULTS.md says under this name; nothing where it has no such section.
+#[must_use]
+pub fn faults_section(name: &str) -> String {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("FAULTS.md");
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    section_of(&text, name).unwrap_or_default().to_owned()
+}
+
+/// The section of this name in a text.
+fn section_of<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    let (open, close) = (format!("<!-- {name} -->\n"), format!("<!-- /{name} -->\n"));
+    let (_, rest) = text.split_once(&open)?;
+    rest.split_once(&close).map(|(section, _)| section)
 }
 
 /// The middle one, or the mean of the two in the middle.
@@ -92,6 +116,8 @@ mod tests {
         assert!(three.contains("third") && three.contains("second") && !three.contains("first"));
         assert!(three.find("third") < three.find("second"));
         assert!(three.starts_with("# Benchmarks"));
+        assert_eq!(section_of(&three, "a"), Some("third\n"));
+        assert_eq!(section_of(&three, "c"), None);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The kept inputs of every fuzz target, run through the same functions as the fuzzer's: what was once found stays mended.
 
-use millrace_tests::fuzzing::{TABLE, corpus};
+use millrace_tests::fuzzing::{OF_TOPICS, TABLE, corpus, decode, find};
+use millrace_topics::catalogue::topic_names;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
@@ -54,4 +55,19 @@ fn targets_are_named_once_and_in_order() {
     let names: Vec<_> = TABLE.iter().map(|t| t.name).collect();
     let sorted: BTreeSet<_> = names.iter().copied().collect();
     assert_eq!(names, sorted.into_iter().collect::<Vec<_>>());
+}
+
+/// Whoever adds a topic adds the target that decodes its records, and the actor that reads them to the one of newer versions.
+#[test]
+fn every_topic_has_a_target_that_decodes_its_records() {
+    for topic in topic_names() {
+        let found = OF_TOPICS.iter().find(|(name, _)| *name == topic);
+        let (_, target) = found.unwrap_or_else(|| panic!("no target decodes records of `{topic}`"));
+        assert!(find(target).is_some(), "there is no target `{target}`");
+        let read = decode(topic, b"").unwrap_or_else(|| panic!("no actor reads `{topic}`"));
+        assert!(read.is_err(), "{topic}: nothing is no record");
+    }
+    for (topic, _) in OF_TOPICS {
+        assert!(topic_names().contains(topic), "there is no topic `{topic}`");
+    }
 }

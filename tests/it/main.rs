@@ -35,6 +35,7 @@ mod kafka_members;
 mod kafka_producer;
 mod migrate;
 mod modules;
+mod newer;
 mod operators;
 mod proxy;
 mod readme;

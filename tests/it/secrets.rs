@@ -2,6 +2,7 @@
 //! any metric, any answer of the terminal.
 
 mod hostile;
+mod people;
 
 use millrace_tests::deployment::{Deployment, Log, PATIENCE};
 use millrace_tests::meta_stand_in::MetaStandIn;

@@ -9,7 +9,12 @@ mod doors;
 mod outside;
 mod records;
 mod store;
+mod streams;
+mod words;
 
+pub use streams::decode;
+
+use millrace_topics::catalogue::{CLICKS, DIRECTORY_TOPIC, FRAMES, NOTICES, POSTBACKS, TRIGGERS};
 use std::path::PathBuf;
 
 /// One decoder under hostile input.
@@ -84,12 +89,24 @@ pub const TABLE: &[Target] = &[
         records::click,
         "records of topic clicks",
     ),
+    target(
+        "condition_tree",
+        2_048,
+        words::condition_tree,
+        "conditions of rules, and what they make of variables",
+    ),
     target("cursor", 512, api::cursor, "cursors of lists"),
     target(
         "decide",
         8_192,
         records::decide,
         "what attribution decides of whatever can be read",
+    ),
+    target(
+        "directory_record",
+        2_048,
+        streams::directory_record,
+        "records of topic directory",
     ),
     target(
         "emit",
@@ -102,6 +119,18 @@ pub const TABLE: &[Target] = &[
         4_096,
         doors::feed,
         "messages of a shard's feed, POST /feed/{shard}",
+    ),
+    target(
+        "feed_recording",
+        4_096,
+        words::feed_recording,
+        "recorded sessions for `feed send`",
+    ),
+    target(
+        "firing_record",
+        2_048,
+        streams::firing,
+        "records of topic triggers",
     ),
     target(
         "frame_record",
@@ -123,6 +152,13 @@ pub const TABLE: &[Target] = &[
         "chunks of the Postgres log",
     ),
     target(
+        "mail_address",
+        512,
+        words::mail_address,
+        "addresses of mail",
+    ),
+    target("manifest", 8_192, words::manifest, "manifests of modules"),
+    target(
         "meta_answer",
         4_096,
         outside::meta_answer,
@@ -139,6 +175,18 @@ pub const TABLE: &[Target] = &[
         512,
         outside::networks,
         "networks and URLs that may be sent to, trusted proxies",
+    ),
+    target(
+        "notice_record",
+        4_096,
+        streams::notice,
+        "records of topic notices",
+    ),
+    target(
+        "notification",
+        4_096,
+        words::notification,
+        "payloads of notices in the outbox, as mails and inbox items",
     ),
     target("payout", 128, records::payout, "payouts"),
     target("postback_door", 2_048, doors::postback, "GET and POST /pb"),
@@ -167,16 +215,40 @@ pub const TABLE: &[Target] = &[
         "sealed secrets, sealing keys, webhook secrets",
     ),
     target(
+        "segment_tree",
+        2_048,
+        words::segment_tree,
+        "trees of segments",
+    ),
+    target(
         "settings",
         2_048,
         store::settings,
         "settings in a file and in the environment",
     ),
     target(
+        "smtp_reply",
+        1_024,
+        words::smtp_reply,
+        "replies of mail servers, as they suppress an address or not",
+    ),
+    target(
+        "thresholds_decide",
+        8_192,
+        streams::decide,
+        "what thresholds make of the bodies of frames",
+    ),
+    target(
         "times",
         128,
         records::times,
         "RFC 3339 times and Retry-After",
+    ),
+    target(
+        "unsubscribe_token",
+        1_024,
+        words::unsubscribe_token,
+        "tokens of unsubscribe links",
     ),
     target("visit_door", 2_048, doors::visit, "GET /c/:campaign"),
     target(
@@ -188,9 +260,19 @@ pub const TABLE: &[Target] = &[
     target(
         "wire_version",
         1_024,
-        records::version,
-        "records of a newer wire version",
+        streams::version,
+        "records of a newer wire version, of every topic",
     ),
+];
+
+/// By topic: the target that decodes its records. A topic without one is a test's failure.
+pub const OF_TOPICS: &[(&str, &str)] = &[
+    (CLICKS, "click_record"),
+    (DIRECTORY_TOPIC, "directory_record"),
+    (FRAMES, "frame_record"),
+    (NOTICES, "notice_record"),
+    (POSTBACKS, "postback_record"),
+    (TRIGGERS, "firing_record"),
 ];
 
 /// The target of this name.

@@ -18,7 +18,7 @@ pub mod demo;
 mod dlq;
 mod doctor;
 mod erase;
-mod feed;
+pub mod feed;
 mod groups;
 mod key;
 mod lag;

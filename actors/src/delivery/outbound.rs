@@ -147,7 +147,7 @@ pub async fn post(
     Ok(Reply {
         status: response.status().as_u16(),
         retry_after,
-        excerpt: beginning(response).await,
+        excerpt: beginning(response, url).await,
     })
 }
 
@@ -167,8 +167,22 @@ pub fn tell(verdict: Verdict, outcome: Result<Reply, NoReply>, url: &Url) -> Ans
     answer
 }
 
+/// Letters of a part of a URL that may be what lets in; shorter ones are words.
+const SECRET_AT_LEAST: usize = 12;
+
+/// What a receiver said, without what stands behind the host of the URL that it was asked at: that may be a secret, and a receiver
+/// may say it again.
+fn without_own(text: &str, url: &Url) -> String {
+    let path = url.path().trim_matches('/');
+    // The whole before its parts.
+    let parts = url.query().into_iter().chain([path]).chain(path.split('/'));
+    parts
+        .filter(|part| part.len() >= SECRET_AT_LEAST)
+        .fold(text.to_owned(), |text, part| text.replace(part, "[url]"))
+}
+
 /// Reads a body up to its end or its bounds. Read to its end, the connection is good for another request; else it is closed.
-async fn beginning(response: reqwest::Response) -> Option<String> {
+async fn beginning(response: reqwest::Response, url: &Url) -> Option<String> {
     if response.content_length() == Some(0) {
         return None;
     }
@@ -183,7 +197,7 @@ async fn beginning(response: reqwest::Response) -> Option<String> {
         let room = MOST_READ - kept.len();
         kept.extend_from_slice(chunk.get(..room).unwrap_or(&chunk));
     }
-    let text = redact(&String::from_utf8_lossy(&kept));
+    let text = redact(&without_own(&String::from_utf8_lossy(&kept), url));
     (!text.is_empty()).then_some(text)
 }
 
@@ -219,4 +233,25 @@ fn find<'e, E: std::error::Error + 'static>(
     error: &'e (dyn std::error::Error + 'static),
 ) -> Option<&'e E> {
     std::iter::successors(Some(error), |e| e.source()).find_map(|e| e.downcast_ref::<E>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_stands_behind_our_host_is_not_kept() {
+        let url = Url::parse("https://push.example/wake/topic-of-a-device?key=abcdefghijkl");
+        let url = url.expect("a URL");
+        for (said, kept) in [
+            ("no /wake/topic-of-a-device here", "no /[url] here"),
+            ("topic-of-a-device: gone", "[url]: gone"),
+            ("of key=abcdefghijkl", "of [url]"),
+            ("wake up", "wake up"),
+        ] {
+            assert_eq!(without_own(said, &url), kept);
+        }
+        let bare = Url::parse("https://push.example/").expect("a URL");
+        assert_eq!(without_own("anything", &bare), "anything");
+    }
 }

@@ -42,6 +42,8 @@ const SETTINGS: &[&str] = &[
     "timezone=UTC",
     "log_timezone=UTC",
     "log_min_messages=warning",
+    // Without details: that of a duplicate key quotes the key, and an address may be one.
+    "log_error_verbosity=terse",
     "log_checkpoints=off",
     "log_line_prefix=%m [%p] %a ",
 ];

@@ -8,7 +8,7 @@ use millrace_tests::hostile::{Ended, Stage, run as attack};
 /// How many requests, and which.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// Requests.
+    /// Bodies that doors are sent; what is asked beside (the admin API, requests without a body, broken ones) comes on top.
     #[arg(long, default_value_t = 1_000_000)]
     pub count: u64,
     /// The generator's seed.
@@ -64,11 +64,17 @@ fn judge(ended: &Ended) -> anyhow::Result<()> {
         tally.accepted,
         tally.unsure
     );
+    let frames = u64::try_from(ended.frames)?;
     ensure!(
-        ended.outcomes == ended.produced,
+        (1..=tally.frames).contains(&frames),
+        "{} lines were sent to feeds, {frames} frames are in the log",
+        tally.frames
+    );
+    ensure!(
+        ended.outcomes == ended.records,
         "{} outcomes of {} records",
         ended.outcomes,
-        ended.produced
+        ended.records
     );
     ensure!(
         ended.growth() < FLAT,
@@ -92,15 +98,18 @@ fn section(options: &Options, ended: &Ended) -> String {
         .collect();
     let faults: u64 = (500..600).map(|s| tally.with_status(s)).sum();
     format!(
-        "## Hostile requests\n\n{}\n\n{} requests over {} connections in {:.0} s against every route of the registry, all roles in one \
-         process on the Postgres log.\n\n- Answers of 5xx: **{faults}** (of these 503: {}). Answers that must not be: **{}**. Without an \
+        "## Hostile requests\n\n{}\n\n**{}** bodies to doors, among {} requests over {} connections in {:.0} s against every route of \
+         the registry, all roles in one process on the Postgres log, one module enabled, {} lines said to feeds of its shards.\n\n\
+         - Answers of 5xx: **{faults}** (of these 503: {}). Answers that must not be: **{}**. Without an \
          answer, the connection or the protocol broken on purpose: {} of {}.\n- Accepted by the doors' word: {} (and at most {} whose \
-         answer was lost); records in the log: **{}**; outcomes: **{}** ({}).\n- Resident memory in MiB, before and at each twentieth: \
-         {}. Growth from the first fifth to the last: {} MiB.\n\n{}",
+         answer was lost); of these in the log: **{}**; frames in the log: {}; records in all: {}; outcomes: **{}** ({}).\n- Resident \
+         memory in MiB, before and at each twentieth: {}. Growth from the first fifth to the last: {} MiB.\n\n{}",
         machine::describe(None, options.seed),
+        tally.to_doors(),
         tally.requests(),
         options.connections,
         ended.took.as_secs_f64(),
+        tally.frames,
         tally.with_status(503),
         tally.wrongs,
         tally.with_status(0),
@@ -108,6 +117,8 @@ fn section(options: &Options, ended: &Ended) -> String {
         tally.accepted,
         tally.unsure,
         ended.produced,
+        ended.frames,
+        ended.records,
         ended.outcomes,
         outcomes.join(", "),
         memory.join(" "),

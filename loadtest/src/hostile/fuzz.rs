@@ -3,14 +3,19 @@
 //! libFuzzer needs nothing but LLVM's coverage pass, which the stable compiler has; the sanitizers, which it has not, would find
 //! little where no unsafe code is ours. What each target has learned is kept under target/fuzz; `--keep` takes the smallest set of
 //! it that reaches as much into the repository.
+//!
+//! Targets may be fuzzed on several days: FAULTS.md has a row a target, and a run replaces the rows of its targets alone. What is
+//! done stands there as soon as it is done, so an interrupted run loses only the targets that it was at.
 
-use super::corpus;
+use super::{corpus, rows};
 use crate::machine;
-use crate::report::publish_faults;
+use crate::report::{faults_section, publish_faults, write_faults};
 use anyhow::{Context, bail, ensure};
-use millrace_tests::fuzzing::{TABLE, Target};
+use millrace_tests::fuzzing::{TABLE, Target, find};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// What is fuzzed, and how long.
 #[derive(Clone, Debug, clap::Args)]
@@ -21,6 +26,10 @@ pub struct Options {
     /// Only these targets.
     #[arg(long = "target", value_name = "NAME")]
     pub targets: Vec<String>,
+    /// Targets at the same time, each a process of its own with its own limit of time. With more of them than cores, each has
+    /// less than the minutes say.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    pub jobs: u16,
     /// The fuzzer's seed.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
@@ -72,34 +81,68 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     }
     let place = build()?;
     let seconds = (options.minutes * 60.0).round().max(1.0);
-    let mut reports = Vec::new();
-    for target in TABLE {
-        if !options.targets.is_empty() && !options.targets.iter().any(|n| n == target.name) {
-            continue;
+    let targets: Vec<&'static Target> = TABLE
+        .iter()
+        .filter(|t| options.targets.is_empty() || options.targets.iter().any(|n| n == t.name))
+        .collect();
+    // Of each job: the next target that nobody has taken, until there is none or something went wrong.
+    let next = AtomicUsize::new(0);
+    let done = Mutex::new(Vec::new());
+    let work = || -> anyhow::Result<()> {
+        while let Some(target) = targets.get(next.fetch_add(1, Ordering::Relaxed)).copied() {
+            let report = one(options, &place, target, seconds).inspect_err(|_| {
+                next.store(targets.len(), Ordering::Relaxed);
+            })?;
+            let mut done = done.lock().unwrap_or_else(|broken| broken.into_inner());
+            done.push(report);
+            if !options.dry {
+                write_faults("fuzz", &section(options, seconds, &done))?;
+            }
         }
-        let report = fuzz(&place, target, seconds, options.seed)?;
-        println!(
-            "{:<18} {:>10} executions  {:>6} edges  {:>5} inputs  {:>4} MiB  {}",
-            target.name,
-            report.executions,
-            report.edges,
-            report.inputs,
-            report.memory,
-            report.finding.as_deref().unwrap_or("nothing found"),
-        );
-        if options.keep && report.finding.is_none() {
-            corpus::keep(&place, target)?;
-        }
-        reports.push(report);
-    }
-    publish_faults("fuzz", &section(options, seconds, &reports), !options.dry)?;
-    let found: Vec<&str> = reports
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let jobs: Vec<_> = (0..options.jobs).map(|_| scope.spawn(work)).collect();
+        let ended = jobs.into_iter().map(|job| match job.join() {
+            Ok(ended) => ended,
+            Err(panic) => std::panic::resume_unwind(panic),
+        });
+        ended.collect::<anyhow::Result<()>>()
+    })?;
+    let done = done
+        .into_inner()
+        .unwrap_or_else(|broken| broken.into_inner());
+    publish_faults("fuzz", &section(options, seconds, &done), !options.dry)?;
+    let found: Vec<&str> = done
         .iter()
         .filter(|r| r.finding.is_some())
         .map(|r| r.target.name)
         .collect();
     ensure!(found.is_empty(), "findings: {}", found.join(", "));
     Ok(())
+}
+
+/// One target, from its kept inputs to what is kept of it.
+fn one(
+    options: &Options,
+    place: &Place,
+    target: &'static Target,
+    seconds: f64,
+) -> anyhow::Result<Report> {
+    let report = fuzz(place, target, seconds, options.seed)?;
+    println!(
+        "{:<18} {:>10} executions  {:>6} edges  {:>5} inputs  {:>4} MiB  {}",
+        target.name,
+        report.executions,
+        report.edges,
+        report.inputs,
+        report.memory,
+        report.finding.as_deref().unwrap_or("nothing found"),
+    );
+    if options.keep && report.finding.is_none() {
+        corpus::keep(place, target)?;
+    }
+    Ok(report)
 }
 
 /// The triple of this machine's compiler: named, so that build scripts and macros are built without counters.
@@ -196,27 +239,49 @@ fn fuzz(place: &Place, target: &'static Target, seconds: f64, seed: u64) -> anyh
     })
 }
 
+/// The section: what was fuzzed now, and the rows of before for what was not.
 fn section(options: &Options, seconds: f64, reports: &[Report]) -> String {
-    let mut rows = String::new();
-    for r in reports {
-        rows.push_str(&format!(
-            "| `{}` | {} | {} | {} | {} | {} | {} |\n",
-            r.target.name,
-            r.target.what,
-            r.executions,
-            r.edges,
-            r.inputs,
-            r.memory,
-            r.finding.as_deref().unwrap_or("none"),
-        ));
-    }
-    let all: u64 = reports.iter().map(|r| r.executions).sum();
-    let found = reports.iter().filter(|r| r.finding.is_some()).count();
+    let today = jiff::Timestamp::now().strftime("%Y-%m-%d").to_string();
+    let new = reports.iter().map(|r| {
+        let name = r.target.name;
+        let cells = [
+            format!("`{name}`"),
+            r.target.what.to_owned(),
+            r.executions.to_string(),
+            r.edges.to_string(),
+            r.inputs.to_string(),
+            r.memory.to_string(),
+            r.finding.as_deref().unwrap_or("none").to_owned(),
+            format!("{seconds:.0}"),
+            options.seed.max(1).to_string(),
+            today.clone(),
+        ];
+        (name.to_owned(), cells.map(|text| rows::cell(&text)))
+    });
+    let table = rows::merged(rows::read(&faults_section("fuzz")), new, |name| {
+        find(name).is_some()
+    });
+    let never: Vec<&str> = TABLE
+        .iter()
+        .map(|t| t.name)
+        .filter(|name| !table.contains_key(*name))
+        .collect();
+    let never = match never.as_slice() {
+        [] => "none".to_owned(),
+        some => format!("`{}`", some.join("`, `")),
+    };
+    let found = table.values().filter(|row| row[6] != "none").count();
+    let all: u64 = table
+        .values()
+        .filter_map(|row| row[2].parse::<u64>().ok())
+        .sum();
     format!(
-        "## Fuzzing\n\n{}\n\nlibFuzzer, coverage counters in every crate, {seconds:.0} s each on one core, no input longer than {LONGEST} s or \
-         {MEMORY} MiB; the kept corpus is where each begins. {} targets, {all} executions, findings: **{found}**.\n\n\
-         | target | decodes | executions | edges | inputs | peak MiB | finding |\n|---|---|---|---|---|---|---|\n{rows}",
+        "## Fuzzing\n\nLast: {}\n\nlibFuzzer, coverage counters in every crate, each target a process on one core, {} at a time in the \
+         last run; no input longer than {LONGEST} s or {MEMORY} MiB; the kept corpus is where each begins. Each row is of its target's \
+         last run. {} targets, {all} executions, findings: **{found}**. Never fuzzed: {never}.\n\n{}",
         machine::describe(None, options.seed),
-        reports.len(),
+        options.jobs,
+        table.len(),
+        rows::table(&table),
     )
 }

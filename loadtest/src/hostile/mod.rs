@@ -5,3 +5,4 @@
 pub mod bodies;
 mod corpus;
 pub mod fuzz;
+mod rows;

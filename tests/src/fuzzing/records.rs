@@ -4,7 +4,7 @@ use crate::claims::{Identities, claim};
 use millrace::attribution::actor::Attribution;
 use millrace::attribution::draft::Draft;
 use millrace::delivery::schedule;
-use millrace::runtime::vertical::{DecodeError, Effects, Item, Raw, Start, Vertical};
+use millrace::runtime::vertical::{Effects, Item, Raw, Start, Vertical};
 use millrace::settings;
 use millrace_schemas::WIRE_VERSION;
 use millrace_schemas::click::ClickRecord;
@@ -50,7 +50,7 @@ pub(super) fn actor() -> Attribution {
 }
 
 /// What is read reads back as the same text once it is written.
-fn stable<T: Serialize + DeserializeOwned>(value: &T) {
+pub(super) fn stable<T: Serialize + DeserializeOwned>(value: &T) {
     let text = serde_json::to_string(value).expect("what was read can be written");
     let again: T = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{text}: {e}"));
     assert_eq!(serde_json::to_string(&again).expect("and again"), text);
@@ -227,29 +227,6 @@ pub(super) fn times(data: &[u8]) {
             let most = schedule::RETRY_AFTER_AT_MOST;
             let pause = schedule::pause(std::time::Duration::from_secs(1), Some(asked), 1.0);
             assert!(pause <= most.mul_f64(1.25), "{pause:?}");
-        }
-    }
-}
-
-/// A record of a newer version stops its partition whatever else stands in it; it is never undecodable.
-pub(super) fn version(data: &[u8]) {
-    let object: Option<serde_json::Map<String, serde_json::Value>> =
-        serde_json::from_slice(data).ok();
-    for topic in [topic(1, CLICKS), topic(2, POSTBACKS)] {
-        let decoded = actor().decode(&topic, data);
-        let newer = object
-            .as_ref()
-            .and_then(|o| o.get("v"))
-            .and_then(serde_json::Value::as_u64)
-            .filter(|v| *v > u64::from(WIRE_VERSION));
-        match decoded {
-            Err(DecodeError::Newer(v)) => assert!(v > u64::from(WIRE_VERSION)),
-            Err(DecodeError::Undecodable(why)) => {
-                // Members that come twice make `v` mean nothing; then it may be either.
-                let once = data.windows(3).filter(|w| *w == b"\"v\"").count() == 1;
-                assert!(newer.is_none() || !once, "dead-lettered: {why}");
-            }
-            Ok(_) => assert!(newer.is_none(), "booked"),
         }
     }
 }

@@ -17,6 +17,12 @@ pub struct Names {
     pub secret: String,
     /// That network.
     pub network: String,
+    /// Shards, each with a token of its feed.
+    pub feeds: Vec<(String, String)>,
+    /// Kinds of frames and bodies, as a shard says them.
+    pub frames: Vec<(String, Value)>,
+    /// Signed tokens of links in mails.
+    pub links: Vec<String>,
     /// What else.
     pub known: Known,
 }
@@ -34,7 +40,24 @@ pub struct Request {
     pub records: u64,
     /// Whether it is a batch.
     pub batch: bool,
+    /// How many frames it may become at most.
+    pub frames: u64,
+    /// Whether it brings a door a body, whole.
+    pub to_a_door: bool,
 }
+
+/// Doors that read a body, and pages that are posted to.
+const WITH_BODY: &[&str] = &[
+    "click_door",
+    "postback_door",
+    "batch_visits",
+    "batch_clicks",
+    "batch_postbacks",
+    "feed_door",
+    "unsubscribe",
+    "unsubscribe_public",
+    "unsubscribe_team",
+];
 
 /// What is asked.
 enum Route {
@@ -48,7 +71,10 @@ pub struct Maker {
     rng: Rng,
     names: Arc<Names>,
     doors: Vec<Route>,
+    with_body: Vec<Route>,
     operations: Vec<Route>,
+    /// Which of the shards this request is of.
+    feed: usize,
 }
 
 /// Headers that are odd wherever they stand.
@@ -117,16 +143,22 @@ impl Maker {
                 .iter()
                 .map(|e| Route::Other(e.id, e.path, e.methods))
                 .collect(),
+            with_body: EXEMPT
+                .iter()
+                .filter(|e| WITH_BODY.contains(&e.id))
+                .map(|e| Route::Other(e.id, e.path, e.methods))
+                .collect(),
             operations: registry().iter().map(Route::Operation).collect(),
+            feed: 0,
         }
     }
 
     /// The next one.
     pub fn next(&mut self) -> Request {
-        let all = if self.rng.one_in(3) {
-            &self.operations
-        } else {
-            &self.doors
+        let all = match self.rng.below(4) {
+            0 => &self.operations,
+            1 => &self.doors,
+            _ => &self.with_body,
         };
         // A route is taken out of its list while it is made use of, so that the maker itself stays free.
         let at = self.rng.below(all.len() as u64) as usize;
@@ -159,6 +191,8 @@ impl Maker {
             }
             let own = match part {
                 "{campaign}" => "spring".to_owned(),
+                "{shard}" => self.names.feeds[self.feed].0.clone(),
+                "{token}" => self.link(),
                 _ if self.names.known.ids.is_empty() => "1-0-5".to_owned(),
                 _ => self.rng.pick(&self.names.known.ids).clone(),
             };
@@ -182,6 +216,53 @@ impl Maker {
             out.extend(part.chars().filter(|c| !"?/#".contains(*c)));
         }
         out
+    }
+
+    /// A token of a link: as it was signed, or another letter in it.
+    fn link(&mut self) -> String {
+        let mut token = self.rng.pick(&self.names.links).clone().into_bytes();
+        if self.rng.one_in(3) {
+            let at = self.rng.below(token.len() as u64) as usize;
+            token[at] = *self.rng.pick(b"AZaz09-_.");
+        }
+        if self.rng.one_in(40) {
+            token.truncate(self.rng.below(token.len() as u64) as usize);
+        }
+        String::from_utf8_lossy(&token).into_owned()
+    }
+
+    /// What a shard's sidecar would say, made wrong here and there: a hello and frames, one a line, and how many lines.
+    fn session(&mut self) -> (Vec<u8>, u64) {
+        let boot = match self.rng.below(4) {
+            0 => "b".to_owned(),
+            _ => format!("b{}", self.rng.below(1 << 40)),
+        };
+        let hello = json!({"type": "hello", "protocol": 5, "boot": boot, "seq": 0});
+        let mut lines = Vec::new();
+        if !self.rng.one_in(40) {
+            lines.push(hello);
+        }
+        let mut seq = 0;
+        for _ in 0..self.rng.below(8) {
+            seq += match self.rng.below(40) {
+                0 => 0,
+                1 => 2,
+                _ => 1,
+            };
+            let (kind, body) = self.rng.pick(&self.names.frames).clone();
+            lines.push(json!({"seq": seq, "kind": kind, "body": body}));
+        }
+        let rate = *self.rng.pick(&[20, 60, 400]);
+        let mut out = Vec::new();
+        for line in &lines {
+            render(&mut self.rng, line, rate, &mut out);
+            out.extend_from_slice(self.rng.pick(&["\n", "\n", "\r\n", "\n \n"]).as_bytes());
+        }
+        if self.rng.one_in(15) {
+            garble(&mut self.rng, &mut out);
+        }
+        let lines = out.split(|b| *b == b'\n').count() as u64;
+        (out, lines)
     }
 
     fn query(&mut self, pairs: &[(String, String)]) -> String {
@@ -317,12 +398,16 @@ impl Maker {
     }
 
     fn other(&mut self, id: &'static str, pattern: &'static str, methods: &[Method]) -> Request {
+        let first = methods[self.rng.below(methods.len() as u64) as usize].name();
+        self.feed = self.rng.below(self.names.feeds.len() as u64) as usize;
         let rng = &mut self.rng;
         let click = format!("known-{}", rng.below(50));
         let own = |name: &str, value: String| (name.to_owned(), value);
         let txid = rng.below(1 << 20).to_string();
         let mut headers = Vec::new();
         let mut records = 1;
+        let mut frames = 0;
+        let mut upgrades = false;
         let (pairs, body) = match id {
             "visit_door" => {
                 let pairs = vec![
@@ -346,10 +431,15 @@ impl Maker {
                     own("event", rng.below(40).to_string()),
                     own("email_hash", "e3b0c442".into()),
                 ];
-                (
-                    pairs,
-                    rng.one_in(10).then(|| b"click_id=in-the-body".to_vec()),
-                )
+                let form = first == "POST" || rng.one_in(10);
+                let body = form.then(|| {
+                    let mut body = b"click_id=in-the-body&txid=a%20b&payout=1".to_vec();
+                    if rng.one_in(2) {
+                        garble(rng, &mut body);
+                    }
+                    body
+                });
+                (pairs, body)
             }
             "click_door" => {
                 let mut value = json!({"click_id": click, "link_id": "spring", "stage": 1});
@@ -365,12 +455,48 @@ impl Maker {
                 records = n;
                 (vec![], Some(lines))
             }
+            "feed_door" => {
+                records = 0;
+                let token = self.names.feeds[self.feed].1.clone();
+                let bearer = match self.rng.below(20) {
+                    0 => query_part(&mut self.rng, &token),
+                    1 => self.names.keys[0].clone(),
+                    2 => self.rng.pick(&self.names.feeds).1.clone(),
+                    _ => token,
+                };
+                headers.push(format!("authorization: Bearer {bearer}"));
+                let (lines, n) = self.session();
+                frames = n;
+                if first == "POST" {
+                    (vec![], Some(lines))
+                } else if self.rng.one_in(2) {
+                    upgrades = true;
+                    headers.push("connection: upgrade".to_owned());
+                    headers.push("upgrade: websocket".to_owned());
+                    headers.push("sec-websocket-version: 13".to_owned());
+                    headers.push("sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==".to_owned());
+                    (vec![], Some(messages(&lines)))
+                } else {
+                    frames = 0;
+                    (vec![], None)
+                }
+            }
+            "unsubscribe" | "unsubscribe_public" | "unsubscribe_team" => {
+                records = 0;
+                let body = (first == "POST" && !self.rng.one_in(4)).then(|| {
+                    let mut body = b"List-Unsubscribe=One-Click".to_vec();
+                    if self.rng.one_in(2) {
+                        garble(&mut self.rng, &mut body);
+                    }
+                    body
+                });
+                (vec![], body)
+            }
             _ => {
                 records = 0;
                 (vec![own("a", "b".into())], None)
             }
         };
-        let first = methods[self.rng.below(methods.len() as u64) as usize].name();
         let mut method = self.method(first);
         if first == "GET" && self.rng.one_in(50) {
             method = "HEAD";
@@ -382,21 +508,36 @@ impl Maker {
             records = 0;
         }
         let path = self.path(pattern);
-        let query = if id.starts_with("batch") && !self.rng.one_in(30) {
+        let plain = id.starts_with("batch") || id == "feed_door";
+        let query = if plain && !self.rng.one_in(30) {
             String::new()
         } else {
             self.query(&pairs)
         };
         let route = format!("{first} {pattern}");
         let batch = id.starts_with("batch");
-        self.finish(
+        if upgrades {
+            return upgraded(
+                route,
+                method,
+                &format!("{path}{query}"),
+                &headers,
+                body,
+                frames,
+            );
+        }
+        let has_body = body.as_ref().is_some_and(|b| !b.is_empty());
+        let mut request = self.finish(
             route,
             method,
             &format!("{path}{query}"),
             headers,
             body,
             (records, batch),
-        )
+        );
+        request.frames = frames;
+        request.to_a_door = has_body && WITH_BODY.contains(&id) && request.manner != Manner::Broken;
+        request
     }
 
     fn json(&mut self, value: &Value) -> Vec<u8> {
@@ -534,6 +675,59 @@ impl Maker {
             manner,
             records,
             batch,
+            frames: 0,
+            to_a_door: false,
         }
+    }
+}
+
+/// Lines as a client's text messages of a WebSocket, masked with nothing.
+fn messages(lines: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    for line in lines.split(|b| *b == b'\n').filter(|l| !l.is_empty()) {
+        out.push(0x81);
+        match line.len() {
+            n @ 0..=125 => out.push(0x80 | n as u8),
+            n @ 126..=0xffff => {
+                out.push(0x80 | 126);
+                out.extend_from_slice(&(n as u16).to_be_bytes());
+            }
+            n => {
+                out.push(0x80 | 127);
+                out.extend_from_slice(&(n as u64).to_be_bytes());
+            }
+        }
+        out.extend_from_slice(&[0; 4]);
+        out.extend_from_slice(line);
+    }
+    // A close frame without a reason.
+    out.extend_from_slice(&[0x88, 0x80, 0, 0, 0, 0]);
+    out
+}
+
+/// A handshake with the messages right behind it, on a connection of its own.
+fn upgraded(
+    route: String,
+    method: &str,
+    target: &str,
+    headers: &[String],
+    messages: Option<Vec<u8>>,
+    frames: u64,
+) -> Request {
+    let mut bytes = format!("{method} {target} HTTP/1.1\r\nhost: t.example\r\n").into_bytes();
+    for header in headers {
+        bytes.extend_from_slice(header.as_bytes());
+        bytes.extend_from_slice(b"\r\n");
+    }
+    bytes.extend_from_slice(b"\r\n");
+    bytes.extend_from_slice(&messages.unwrap_or_default());
+    Request {
+        route,
+        bytes,
+        manner: Manner::Broken,
+        records: 0,
+        batch: false,
+        frames,
+        to_a_door: false,
     }
 }

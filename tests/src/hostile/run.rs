@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 /// Statuses that a hostile request may well get.
 const SANE: &[u16] = &[
-    200, 201, 202, 204, 302, 400, 401, 403, 404, 405, 408, 409, 411, 412, 413, 414, 415, 417, 428,
-    429, 431, 503, 505,
+    200, 201, 202, 204, 302, 400, 401, 403, 404, 405, 408, 409, 411, 412, 413, 414, 415, 417, 426,
+    428, 429, 431, 503, 505,
 ];
 
 /// What a run came to.
@@ -26,8 +26,12 @@ pub struct Ended {
     pub took: Duration,
     /// Resident memory of the product in bytes: before, and twenty times on the way.
     pub memory: Vec<u64>,
-    /// Records in the log.
+    /// Records of clicks and postbacks in the log: what the doors accepted.
     pub produced: i64,
+    /// Frames in the log.
+    pub frames: i64,
+    /// Records of all topics in the log, what streams emitted among them.
+    pub records: i64,
     /// Outcomes counted.
     pub outcomes: i64,
     /// Outcomes by name.
@@ -46,7 +50,7 @@ impl Ended {
     }
 }
 
-/// Sends `count` requests of a seed over `connections` connections, waits until everything accepted has its outcome, and counts.
+/// Sends `count` bodies to doors, and on the way whatever else the generator asks, from a seed over `connections` connections, waits until everything accepted has its outcome, and counts.
 ///
 /// # Errors
 /// The process died, did not answer, or did not come to an end.
@@ -109,38 +113,61 @@ pub async fn run(
         "something panicked:\n{}",
         stage.process.last_words(60)
     );
-    let (produced, outcomes) = settle(stage).await?;
+    let books = settle(stage).await?;
     Ok(Ended {
         tally,
         took,
         memory,
-        produced,
-        outcomes,
+        produced: books.produced,
+        frames: books.frames,
+        records: books.records,
+        outcomes: books.outcomes,
         by_outcome: stage.outcomes().await?,
     })
 }
 
+/// What the store counts.
+#[derive(Clone, Copy, Debug, Default)]
+struct Books {
+    records: i64,
+    consumed: i64,
+    outcomes: i64,
+    produced: i64,
+    frames: i64,
+    /// Records for other topics that are still to be handed to the log.
+    emits: i64,
+}
+
 /// Waits until as many outcomes are counted as there are records.
-async fn settle(stage: &Stage) -> anyhow::Result<(i64, i64)> {
+async fn settle(stage: &Stage) -> anyhow::Result<Books> {
     let store = stage.deployment.store().await;
-    let sql = "SELECT (SELECT coalesce(sum(next_offset), 0) FROM log_heads)::bigint,
+    let sql = "WITH heads AS (SELECT name, next_offset FROM log_heads JOIN topics USING (topic_no))
+               SELECT (SELECT coalesce(sum(next_offset), 0) FROM heads)::bigint,
                       (SELECT coalesce(sum(consumed), 0) FROM positions)::bigint,
-                      (SELECT coalesce(sum(n), 0) FROM outcomes)::bigint";
-    let mut last = (-1, -1, -1);
+                      (SELECT coalesce(sum(n), 0) FROM outcomes)::bigint,
+                      (SELECT coalesce(sum(next_offset), 0) FROM heads WHERE name IN ('clicks', 'postbacks'))::bigint,
+                      (SELECT coalesce(sum(next_offset), 0) FROM heads WHERE name = 'frames')::bigint,
+                      (SELECT count(*) FROM emits)";
+    let mut last = Books::default();
     let within = PATIENCE * 4;
     let waited = eventually("everything accepted has its outcome", within, async || {
         let row = store.query_one(sql, &[]).await?;
-        last = (row.get(0), row.get(1), row.get(2));
-        Ok((last.0 == last.1 && last.0 <= last.2).then_some(()))
+        last = Books {
+            records: row.get(0),
+            consumed: row.get(1),
+            outcomes: row.get(2),
+            produced: row.get(3),
+            frames: row.get(4),
+            emits: row.get(5),
+        };
+        let even = last.records == last.consumed && last.records <= last.outcomes;
+        Ok((even && last.emits == 0).then_some(()))
     })
     .await;
     if let Err(error) = waited {
-        anyhow::bail!(
-            "{error}: (records, consumed, outcomes) = {last:?}\n{}",
-            stage.process.last_words(30)
-        );
+        anyhow::bail!("{error}: {last:?}\n{}", stage.process.last_words(30));
     }
-    Ok((last.0, last.2))
+    Ok(last)
 }
 
 /// Resident memory, in bytes; 0 where it cannot be told.
@@ -163,20 +190,27 @@ async fn one(
 ) -> anyhow::Result<Tally> {
     let mut connection = Connection::new(address);
     let mut tally = Tally::default();
-    for _ in 0..share {
+    let mut sent = 0;
+    while sent < share {
         let request = maker.next();
         let head = request.bytes.starts_with(b"HEAD ");
         let (mut answer, reused) = connection.ask(&request.bytes, request.manner, head).await?;
         if answer.is_none() && reused && request.manner != Manner::Broken {
             // The server had closed it meanwhile, as it may; or it has taken the request and closed.
             tally.unsure += request.records;
+            tally.frames += request.frames;
             answer = connection
                 .ask(&request.bytes, request.manner, head)
                 .await?
                 .0;
         }
+        tally.frames += request.frames;
         note(&mut tally, &request, answer);
-        done.fetch_add(1, Ordering::Relaxed);
+        if request.to_a_door {
+            *tally.bodies.entry(request.route).or_default() += 1;
+            sent += 1;
+            done.fetch_add(1, Ordering::Relaxed);
+        }
     }
     Ok(tally)
 }

@@ -5,12 +5,22 @@ use super::sample::Known;
 use crate::deployment::{Deployment, Log, PATIENCE};
 use crate::process::{Process, eventually, free_address};
 use crate::receivers::Receiver;
+use crate::shard_session::{PROTOCOL, SEED, session};
 use anyhow::{Context, ensure};
+use millrace::unsubscribe::{self, Subscription};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 const SEAL: &str = "2f2e3d4c5b6a79881f2e3d4c5b6a79881f2e3d4c5b6a79881f2e3d4c5b6a7988";
+
+/// The module that is enabled, and the protocol of its frames.
+const MODULE: &str = "uo";
+
+/// Shards whose feeds are attacked.
+const SHARDS: usize = 4;
+/// Frames of the recorded session that the attack is made of.
+const FRAMES: usize = 400;
 
 /// The deployment under attack.
 pub struct Stage {
@@ -32,7 +42,8 @@ impl Stage {
     /// # Errors
     /// Some part of it did not start.
     pub async fn start(name: &str, log_level: &str) -> anyhow::Result<Stage> {
-        let deployment = Deployment::start(name, Log::Postgres, 4).await?;
+        let mut deployment = Deployment::start(name, Log::Postgres, 4).await?;
+        deployment.set("modules.enabled", MODULE);
         let command = |name: &str| -> anyhow::Result<_> {
             Ok(deployment.launch(name)?.env("MILLRACE_SECRET_KEY", SEAL))
         };
@@ -76,7 +87,8 @@ impl Stage {
             .setting("attribution.slice_clicks", 2_000)
             .spawn()?;
         process.wait_for_log("millrace is up", PATIENCE).await?;
-        let known = make(address, &keys, &hook).await?;
+        let mut known = make(address, &keys, &hook).await?;
+        known.links = links(&deployment).await?;
         Ok(Stage {
             deployment,
             process,
@@ -113,6 +125,46 @@ impl Stage {
 fn key_in(said: &str) -> anyhow::Result<String> {
     let key = said.split_whitespace().find(|w| w.starts_with("rk_"));
     key.map(str::to_owned).context("no key was printed")
+}
+
+/// What a shard says: kinds and bodies of the recorded session.
+fn frames() -> Vec<(String, Value)> {
+    let text = session(SEED);
+    let lines = text.lines().filter_map(|l| serde_json::from_str(l).ok());
+    let frames = lines.filter_map(|line: Value| {
+        let kind = line["kind"].as_str()?.to_owned();
+        Some((kind, line["body"].clone()))
+    });
+    frames.take(FRAMES).collect()
+}
+
+/// Users, and links of mails that they got: of today's form and of the first one.
+async fn links(deployment: &Deployment) -> anyhow::Result<Vec<String>> {
+    let store = deployment.store().await;
+    let sql = "INSERT INTO users (workspace_id, user_id, email, email_verified, changed_at)
+               SELECT workspace_id, 'u' || n, 'u' || n || '@private.example', true, now()
+               FROM workspaces, generate_series(1, 5) AS n WHERE slug = 'acme' RETURNING workspace_id";
+    let rows = store.query(sql, &[]).await?;
+    let workspace: i32 = rows.first().context("users")?.try_get(0)?;
+    let key = unsubscribe::key(&store).await?;
+    let mut links = Vec::new();
+    for n in 1..=6 {
+        for (channel, scope) in [
+            ("email", ""),
+            ("push", "team:12"),
+            ("inapp", "<b>\u{202e}&"),
+        ] {
+            // The last user is nobody.
+            links.extend(key.sign(&Subscription {
+                workspace,
+                user: format!("u{n}"),
+                channel: channel.to_owned(),
+                scope: scope.to_owned(),
+            }));
+        }
+        links.extend(key.sign_v1(&format!("u{n}"), "12"));
+    }
+    Ok(links)
 }
 
 /// Makes what honest senders use, and beside it what may be destroyed.
@@ -182,6 +234,21 @@ async fn make(address: SocketAddr, keys: &[String], hook: &Receiver) -> anyhow::
         .await?;
         ids.extend(made["id"].as_str().map(str::to_owned));
     }
+    let mut feeds = Vec::new();
+    for n in 0..=SHARDS {
+        let id = format!("shard-{n}");
+        let shard = json!({"id": id, "name": "S", "module": MODULE, "protocol": PROTOCOL});
+        post("/v1/shards", shard).await?;
+        let made = post("/v1/feed-tokens", json!({"shard": id, "name": "t"})).await?;
+        let token = made["token"].as_str().context("a token")?.to_owned();
+        // The last may be destroyed.
+        if n < SHARDS {
+            feeds.push((id, token));
+        } else {
+            ids.push(id);
+            ids.extend(made["id"].as_str().map(str::to_owned));
+        }
+    }
     let door = format!("http://{address}/c/spring");
     eventually("the doors know the campaign", PATIENCE, async || {
         let status = http.head(&door).send().await?.status();
@@ -192,6 +259,9 @@ async fn make(address: SocketAddr, keys: &[String], hook: &Receiver) -> anyhow::
         keys: keys.to_vec(),
         secret,
         network: network_id,
+        feeds,
+        frames: frames(),
+        links: Vec::new(),
         known: Known { ids },
     })
 }

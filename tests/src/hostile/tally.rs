@@ -11,6 +11,10 @@ pub struct Tally {
     pub accepted: u64,
     /// Records that they may have accepted beside: requests whose answer was lost with the connection.
     pub unsure: u64,
+    /// Bodies that doors were sent, whole, by route.
+    pub bodies: BTreeMap<String, u64>,
+    /// Frames that feeds were sent, at most: some lines are none.
+    pub frames: u64,
     /// What must not be, with the request that it came of: the first few.
     pub wrong: Vec<String>,
     /// How many of those there were.
@@ -27,6 +31,12 @@ impl Tally {
     #[must_use]
     pub fn requests(&self) -> u64 {
         self.answers.values().flat_map(BTreeMap::values).sum()
+    }
+
+    /// Bodies that doors were sent, in all.
+    #[must_use]
+    pub fn to_doors(&self) -> u64 {
+        self.bodies.values().sum()
     }
 
     /// Answers with this status.
@@ -63,6 +73,10 @@ impl Tally {
                 *mine.entry(status).or_default() += n;
             }
         }
+        for (route, n) in other.bodies {
+            *self.bodies.entry(route).or_default() += n;
+        }
+        self.frames += other.frames;
         self.accepted += other.accepted;
         self.unsure += other.unsure;
         self.broken += other.broken;
@@ -74,7 +88,9 @@ impl Tally {
     /// A table by route and status, in Markdown.
     #[must_use]
     pub fn table(&self) -> String {
-        let mut out = String::from("| route | requests | answers by status |\n|---|---|---|\n");
+        let mut out = String::from(
+            "| route | requests | of these a body to a door | answers by status |\n|---|---|---|---|\n",
+        );
         for (route, statuses) in &self.answers {
             let n: u64 = statuses.values().sum();
             let by: Vec<String> = statuses
@@ -84,7 +100,14 @@ impl Tally {
                     _ => format!("{status}: {n}"),
                 })
                 .collect();
-            out.push_str(&format!("| `{route}` | {n} | {} |\n", by.join(" · ")));
+            let bodies = self
+                .bodies
+                .get(route)
+                .map_or_else(String::new, u64::to_string);
+            out.push_str(&format!(
+                "| `{route}` | {n} | {bodies} | {} |\n",
+                by.join(" · ")
+            ));
         }
         out
     }

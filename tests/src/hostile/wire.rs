@@ -103,22 +103,26 @@ async fn write(socket: &mut TcpStream, request: &[u8], manner: Manner) -> std::i
 
 async fn read(socket: &mut TcpStream, buffer: &mut Vec<u8>, head: bool) -> Option<Answer> {
     loop {
-        if let Some((status, length, again, from)) = parse(buffer) {
-            if (100..200).contains(&status) {
-                buffer.drain(..from);
+        if let Some(got) = parse(buffer) {
+            if (100..200).contains(&got.status) {
+                buffer.drain(..got.from);
                 continue;
             }
-            let length = if head { 0 } else { length };
-            while buffer.len() < from + length {
-                if socket.read_buf(buffer).await.ok()? == 0 {
-                    return None;
-                }
+            let body = if head {
+                Some(Vec::new())
+            } else if got.chunked {
+                dechunked(&buffer[got.from..])
+            } else {
+                let end = got.from + got.length.unwrap_or(0);
+                buffer.get(got.from..end).map(<[u8]>::to_vec)
+            };
+            if let Some(body) = body {
+                return Some(Answer {
+                    status: got.status,
+                    body,
+                    again: got.again,
+                });
             }
-            return Some(Answer {
-                status,
-                body: buffer[from..from + length].to_vec(),
-                again,
-            });
         }
         if socket.read_buf(buffer).await.ok()? == 0 {
             return None;
@@ -126,8 +130,36 @@ async fn read(socket: &mut TcpStream, buffer: &mut Vec<u8>, head: bool) -> Optio
     }
 }
 
-/// Status, length of the body, whether the connection stays, where the body begins.
-fn parse(buffer: &[u8]) -> Option<(u16, usize, bool, usize)> {
+/// A body in chunks, once its end is there.
+fn dechunked(mut rest: &[u8]) -> Option<Vec<u8>> {
+    let mut out = Vec::new();
+    loop {
+        let end = rest.windows(2).position(|w| w == b"\r\n")?;
+        let size = std::str::from_utf8(&rest[..end]).ok()?;
+        let size = usize::from_str_radix(size.split(';').next()?.trim(), 16).ok()?;
+        let from = end + 2;
+        let chunk = rest.get(from..from.checked_add(size)?.checked_add(2)?)?;
+        if size == 0 {
+            return Some(out);
+        }
+        out.extend_from_slice(&chunk[..size]);
+        rest = &rest[from + size + 2..];
+    }
+}
+
+/// The head of an answer.
+struct Head {
+    status: u16,
+    /// Of the body, if it is said.
+    length: Option<usize>,
+    chunked: bool,
+    /// Whether the connection stays.
+    again: bool,
+    /// Where the body begins.
+    from: usize,
+}
+
+fn parse(buffer: &[u8]) -> Option<Head> {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS];
     let mut response = httparse::Response::new(&mut headers);
     let httparse::Status::Complete(from) = response.parse(buffer).ok()? else {
@@ -141,11 +173,30 @@ fn parse(buffer: &[u8]) -> Option<(u16, usize, bool, usize)> {
         std::str::from_utf8(found.value).ok().map(str::trim)
     };
     let length = of("content-length").and_then(|v| v.parse().ok());
+    let chunked = of("transfer-encoding").is_some_and(|v| v.eq_ignore_ascii_case("chunked"));
     let closes = of("connection").is_some_and(|v| v.eq_ignore_ascii_case("close"));
-    Some((
-        response.code?,
-        length.unwrap_or(0),
-        !closes && response.version == Some(1),
+    let status = response.code?;
+    // Where the end of a body is not told, nothing can be read behind it.
+    let ends = length.is_some() || chunked || matches!(status, 204 | 304);
+    Some(Head {
+        status,
+        length,
+        chunked,
+        again: !closes && ends && response.version == Some(1),
         from,
-    ))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_body_in_chunks_is_whole_or_not_there_yet() {
+        let whole = b"5\r\nhello\r\n1;x=y\r\n!\r\n0\r\n\r\n";
+        assert_eq!(dechunked(whole).as_deref(), Some(&b"hello!"[..]));
+        for n in 0..whole.len() {
+            assert_eq!(dechunked(&whole[..n]), None, "{n}");
+        }
+    }
 }

@@ -2,7 +2,7 @@
 //!
 //! What lives here: the sending side, for trying a feed out. What may not: the door ([`crate::ingress::feed`]).
 
-mod recording;
+pub mod recording;
 mod sender;
 
 use super::Context;

@@ -5,8 +5,10 @@ use std::path::Path;
 
 /// What a shard sent between two starts.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Run {
+pub struct Run {
+    /// The protocol that its hello names.
     pub protocol: u32,
+    /// The run that its hello names.
     pub boot: String,
     /// By ascending sequence, without gaps.
     pub frames: Vec<Recorded>,
@@ -14,18 +16,28 @@ pub(super) struct Run {
 
 /// A frame, as it is sent.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Recorded {
+pub struct Recorded {
+    /// Its number.
     pub seq: u64,
+    /// All of it, on one line.
     pub line: String,
 }
 
 /// Why a file is no recording.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub(super) enum RecordingError {
+pub enum RecordingError {
+    /// The file cannot be read.
     #[error("{0}")]
     Unreadable(String),
+    /// A line is neither a hello nor a frame where it stands.
     #[error("line {line}: {what}")]
-    Malformed { line: usize, what: String },
+    Malformed {
+        /// Which, from 1.
+        line: usize,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// Hellos alone, or not even these.
     #[error("there is no frame in it")]
     Empty,
 }
@@ -50,7 +62,10 @@ pub(super) fn read(path: &Path) -> Result<Vec<Run>, RecordingError> {
 }
 
 /// Reads its text.
-pub(super) fn parse(text: &str) -> Result<Vec<Run>, RecordingError> {
+///
+/// # Errors
+/// It is no recording; the first line that is not is named.
+pub fn parse(text: &str) -> Result<Vec<Run>, RecordingError> {
     let mut runs: Vec<Run> = Vec::new();
     for (index, raw) in text.lines().enumerate() {
         let raw = raw.trim();
@@ -81,7 +96,7 @@ pub(super) fn parse(text: &str) -> Result<Vec<Run>, RecordingError> {
             .seq
             .ok_or_else(|| wrong("a frame has a `seq`".to_owned()))?;
         let before = run.frames.last().map(|f| f.seq);
-        if before.is_some_and(|b| seq != b.saturating_add(1)) || seq == 0 {
+        if before.is_some_and(|b| b.checked_add(1) != Some(seq)) || seq == 0 {
             return Err(wrong(format!(
                 "sequence {seq} does not follow {}",
                 before.unwrap_or(0)
@@ -128,6 +143,12 @@ mod tests {
             (
                 format!("{hello}{{\"seq\":1}}\n{{\"seq\":3}}"),
                 "line 3: sequence 3 does not follow 1",
+            ),
+            (
+                format!(
+                    "{hello}{{\"seq\":18446744073709551615}}\n{{\"seq\":18446744073709551615}}"
+                ),
+                "line 3: sequence 18446744073709551615 does not follow 18446744073709551615",
             ),
         ] {
             assert_eq!(parse(&text).expect_err(want).to_string(), want);

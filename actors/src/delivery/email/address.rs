@@ -24,10 +24,14 @@ pub fn parse(text: &str) -> Option<Address> {
     let Ok(Host::Domain(domain)) = Host::parse(domain) else {
         return None;
     };
+    // Without the dots at its end it may be a number, which is no domain.
+    let Ok(Host::Domain(domain)) = Host::parse(domain.trim_end_matches('.')) else {
+        return None;
+    };
     if local.len() > 64 || local.chars().any(|c| c.is_control() || c.is_whitespace()) {
         return None;
     }
-    Address::new(local, domain.trim_end_matches('.')).ok()
+    Address::new(local, domain).ok()
 }
 
 /// Whether it needs SMTPUTF8: letters outside of ASCII before the @.
@@ -70,6 +74,7 @@ mod tests {
             "a@b.example\r\nRCPT TO:<x@y.example>",
             "a\r\nx@b.example",
             "a@127.0.0.1",
+            "a@127.0.0.1..",
             "a@[::1]",
             "<a@b.example>",
         ] {
