@@ -1,5 +1,7 @@
 //! `millrace modules`: what a build of a game's manifest, and an operator of their own, are told.
 
+mod reload;
+
 use millrace_tests::process::{Launch, Scratch};
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
