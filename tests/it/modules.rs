@@ -1,5 +1,6 @@
 //! `millrace modules`: what a build of a game's manifest, and an operator of their own, are told.
 
+mod listed;
 mod reload;
 
 use millrace_tests::process::{Launch, Scratch};

@@ -1,6 +1,7 @@
 //! Thresholds on a real PostgreSQL, one database a test: frames in, firings out, with the shipped manifest `uo`.
 
 mod again;
+mod forgotten;
 mod killed;
 mod reload;
 mod rosters;

@@ -220,9 +220,10 @@ impl Vertical for Thresholds {
         session: &Session,
         draft: &Draft,
         _: &[Item<Frame>],
-        _: Now,
+        now: Now,
     ) -> Result<(), Failure> {
-        store::write(session, &self.plan, self.start.partition, draft).await
+        let partition = self.start.partition;
+        store::write(session, &self.plan, partition, draft, now.wall).await
     }
 
     fn merge(&mut self, draft: Draft) {

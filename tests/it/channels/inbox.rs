@@ -157,6 +157,39 @@ async fn whoever_has_left_an_account_is_told_nothing_of_it() {
     assert_eq!(codes, wanted.collect::<Vec<_>>());
 }
 
+/// Ninety days after it was read a notification is deleted, and counted; an unread one stays, however old.
+#[actix::test]
+async fn what_was_read_long_ago_is_deleted_and_counted() {
+    let ground = Ground::new().await;
+    ground
+        .sql(
+            "INSERT INTO user_notifications (workspace_id, user_id, dedupe_key, outbox_id, trigger_id, title, created_at, read_at)
+             SELECT workspace_id, 'dora', n.key, gen_random_uuid(), 't', 'T', timestamptz '2025-01-01 00:00Z' + n.day * interval '1 day', n.read
+             FROM workspaces, (VALUES ('unread', 0, NULL::timestamptz), ('late', 0, '2025-10-04 00:00Z'), ('long', 1, '2025-10-02 00:00Z'),
+                                      ('longer', 1, '2025-03-01 00:00Z')) AS n(key, day, read)",
+        )
+        .await;
+    let settings = millrace::settings::Database {
+        url: Some(ground.database.url().to_owned()),
+        ..Default::default()
+    };
+    let database = millrace::postgres::pool::Database::new(&settings, "tests").unwrap();
+    for days in [0, 90, 90] {
+        let mut kept = millrace::settings::Settings::default();
+        assert_eq!(kept.retention.read_inbox_days, 90);
+        kept.retention.read_inbox_days = days;
+        millrace::runtime::retention::once(&database, &kept, START)
+            .await
+            .unwrap();
+        let left = ground
+            .count("SELECT count(*) FROM user_notifications")
+            .await;
+        assert_eq!(left, if days == 0 { 4 } else { 2 });
+    }
+    let counted = "SELECT count(*) FROM dropped_facts WHERE (table_name, day, n) = ('user_notifications', '2025-01-02', 2)";
+    assert_eq!(ground.count(counted).await, 1);
+}
+
 /// The mark of a later firing calls off what an older one wanted told; the mark of an older one does not.
 #[actix::test]
 async fn what_was_called_off_is_told_nobody() {
