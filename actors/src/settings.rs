@@ -259,7 +259,7 @@ impl Default for Thresholds {
 
 /// How long facts are kept, in whole days since their acceptance; 0: for ever. Whole days are dropped; what makes a second
 /// conversion the same as the first outlives them. Outbox and send log: see [`Delivery`].
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Retention {
     /// Visits and clicks. A postback for a visit that is gone waits in vain.
@@ -270,6 +270,23 @@ pub struct Retention {
     pub postbacks_days: u16,
     /// Dead letters that were replayed or discarded, since then; open ones stay.
     pub dead_letters_days: u16,
+    /// Notifications in an inbox, since they were read; unread ones stay.
+    pub read_inbox_days: u16,
+    /// What trackers remember of a key, since its value changed last. Seen again, it is seen for the first time.
+    pub tracker_states_days: u16,
+}
+
+impl Default for Retention {
+    fn default() -> Retention {
+        Retention {
+            visits_days: 0,
+            conversions_days: 0,
+            postbacks_days: 0,
+            dead_letters_days: 0,
+            read_inbox_days: 90,
+            tracker_states_days: 0,
+        }
+    }
 }
 
 /// Delivery: what leaves the building. Each channel's own keys are described with the channel.

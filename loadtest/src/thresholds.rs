@@ -12,7 +12,6 @@ use millrace::runtime::vertical::{Effects, Item, Raw, Start, Vertical};
 use millrace::settings;
 use millrace::thresholds::actor::Thresholds;
 use millrace::thresholds::draft::Draft;
-use millrace::thresholds::plan::Plan;
 use millrace_schemas::WIRE_VERSION;
 use millrace_schemas::frame::Frame;
 use millrace_schemas::ids::RecordId;
@@ -240,7 +239,7 @@ fn decide(
     let settings = settings::Thresholds {
         slice_keys: usize::MAX,
     };
-    let mut vertical = Thresholds::new(Arc::new(Plan::new(Arc::clone(modules))), settings, 2);
+    let mut vertical = Thresholds::new(Arc::clone(modules).into(), settings, 2);
     vertical.reset(&Start {
         partition: 0,
         partitions: 1,

@@ -53,9 +53,15 @@ pub struct Firing {
     /// The user it belongs to, where its account is linked to one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
+    /// The game account by whose link that user was found, where the link must still stand when a message leaves; none: it need not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub account: Option<String>,
     /// The users it carries for the audience `members`; none of them need be active, at most [`MAX_AUDIENCE`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recipients: Option<Vec<String>>,
+    /// Those users were found by links of accounts of its shard, of which each must still have one when a message leaves.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub by_links: bool,
     /// What a preference and an unsubscribe are keyed by (`team:12`), stable; empty: the trigger alone.
     #[serde(default)]
     pub scope: String,
@@ -112,6 +118,9 @@ impl Firing {
         }
         if self.owner.as_deref().is_some_and(|o| !user(o)) {
             return Some("owner_malformed");
+        }
+        if self.account.as_deref().is_some_and(has_control) {
+            return Some("account_malformed");
         }
         if let Some(carried) = &self.recipients {
             if carried.len() > MAX_AUDIENCE {
@@ -183,6 +192,7 @@ mod tests {
         bad(|f| f.scope = "\u{7}".into(), "scope_malformed");
         bad(|f| f.dedupe.clear(), "dedupe_malformed");
         bad(|f| f.owner = Some(String::new()), "owner_malformed");
+        bad(|f| f.account = Some("a\nb".into()), "account_malformed");
         bad(
             |f| f.recipients = Some(vec!["u".into(); MAX_AUDIENCE + 1]),
             "recipients_too_many",

@@ -128,6 +128,9 @@ pub struct Notice {
     pub rules: Vec<NoticeRule>,
     /// Whom the firing may reach at most.
     pub ceiling: Ceiling,
+    /// The link that puts the user within that ceiling, if one does: a game account of the shard, or, empty, any of theirs there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub linked_by: Option<String>,
     /// Who emitted it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub emit: Option<EmitSource>,

@@ -40,6 +40,9 @@ pub struct Notification {
     /// The ceiling that held when it was decided, by its word: what of it can be asked of one user is asked again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ceiling: Option<String>,
+    /// The link that puts the user within that ceiling, if one does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub linked: Option<Linked>,
     /// What holds for this trigger and channel where the user has said nothing, if the trigger says so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default_mode: Option<String>,
@@ -52,6 +55,18 @@ pub struct Notification {
     /// A test send alone: the address, sealed for this message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to_sealed: Option<String>,
+}
+
+/// A link of a user to a game account.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Linked {
+    /// The module.
+    pub module: String,
+    /// The shard.
+    pub shard: String,
+    /// The account; empty: any of the user's on the shard.
+    #[serde(default)]
+    pub account: String,
 }
 
 impl Notification {

@@ -65,7 +65,7 @@ fn serve(
                 Arc::new(KeyCache::new()),
                 Some("https://t.example/".to_owned()),
             );
-            state.modules = people::modules();
+            state.modules = people::modules().into();
             let state = web::Data::new(state);
             let server = HttpServer::new(move || {
                 let state = state.clone();

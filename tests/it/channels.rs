@@ -6,6 +6,7 @@ mod independent;
 mod pages;
 mod push;
 mod replies;
+mod tls;
 mod whole;
 
 use millrace::cli::demo::stand_ins::mail::Mail;

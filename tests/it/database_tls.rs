@@ -2,32 +2,15 @@
 
 use millrace::postgres::pool::Database;
 use millrace::settings;
+use millrace_tests::certificates::Authority;
 use millrace_tests::postgres::{DedicatedServer, StopMode};
 use millrace_tests::process::Scratch;
 use std::path::Path;
-use std::process::Command;
 
-/// An authority, and a certificate of its for `localhost` alone (not for 127.0.0.1).
+/// Two authorities, and a certificate of the first for `localhost` alone (not for 127.0.0.1).
 fn certificates(folder: &Path) {
-    let script = r#"
-        openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -keyout ca.key -out ca.pem \
-            -subj /CN=authority -addext basicConstraints=critical,CA:TRUE
-        openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -keyout other.key -out other.pem \
-            -subj /CN=other -addext basicConstraints=critical,CA:TRUE
-        openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout server.key -out server.csr -subj /CN=localhost
-        printf 'subjectAltName=DNS:localhost\nbasicConstraints=CA:FALSE\n' > ext
-        openssl x509 -req -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile ext -out server.crt
-    "#;
-    let out = Command::new("bash")
-        .args(["-ec", script])
-        .current_dir(folder)
-        .output()
-        .expect("openssl");
-    assert!(
-        out.status.success(),
-        "{}",
-        String::from_utf8_lossy(&out.stderr)
-    );
+    Authority::new(folder, "ca").sign("server", "DNS:localhost");
+    let _ = Authority::new(folder, "other");
 }
 
 /// Switches TLS on, and plain TCP off.

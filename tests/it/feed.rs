@@ -5,6 +5,7 @@ mod command;
 mod faults;
 mod kill;
 mod lives;
+mod memory;
 mod session;
 
 use actix_web::web;

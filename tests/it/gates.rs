@@ -59,6 +59,32 @@ async fn an_owner_is_told_once_and_not_again_inside_the_cooldown() {
     w.balanced().await;
 }
 
+/// The link that puts somebody within the ceiling travels with the message, to be asked for again when it leaves.
+#[tokio::test]
+async fn a_message_says_by_which_link_it_was_decided() {
+    let mut w = World::new().await;
+    w.user("ann", "user").await;
+    w.rule("warn", "g.house.warned", "owner", &["inapp"], 0, 100)
+        .await;
+    let mut found = w.firing("f1", "g.house.warned", "h1", Some("ann"));
+    found.account = Some("ann-the-bold".to_owned());
+    w.fire(&found).await;
+    // Whoever lost an account, and whom somebody outside named, needs none.
+    w.warned("f2", "h2", Some("ann")).await;
+    w.notices().await;
+    let rows = w
+        .client
+        .query(
+            "SELECT payload::jsonb ->> 'firing', payload::jsonb -> 'linked' ->> 'account' FROM outbox ORDER BY 1",
+            &[],
+        )
+        .await
+        .unwrap();
+    let said: Vec<(String, Option<String>)> = rows.iter().map(|r| (r.get(0), r.get(1))).collect();
+    let account = Some("ann-the-bold".to_owned());
+    assert_eq!(said, [("f1".to_owned(), account), ("f2".to_owned(), None)]);
+}
+
 /// The same event reported twice, and a notice relayed twice, change nothing.
 #[tokio::test]
 async fn one_event_is_told_once_however_often_it_comes() {

@@ -1,5 +1,8 @@
 //! `millrace modules`: what a build of a game's manifest, and an operator of their own, are told.
 
+mod listed;
+mod reload;
+
 use millrace_tests::process::{Launch, Scratch};
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};

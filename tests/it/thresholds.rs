@@ -1,7 +1,9 @@
 //! Thresholds on a real PostgreSQL, one database a test: frames in, firings out, with the shipped manifest `uo`.
 
 mod again;
+mod forgotten;
 mod killed;
+mod reload;
 mod rosters;
 pub mod walks;
 
@@ -12,7 +14,6 @@ use millrace::runtime::connector::connector;
 use millrace::runtime::core::Core;
 use millrace::settings;
 use millrace::thresholds::actor::Thresholds;
-use millrace::thresholds::plan::Plan;
 use millrace_schemas::WIRE_VERSION;
 use millrace_schemas::firing::Firing;
 use millrace_schemas::frame::Frame;
@@ -64,7 +65,7 @@ async fn owner(
     let database = Database::new(&settings, "test").unwrap();
     Core::launch(
         Thresholds::new(
-            Arc::new(Plan::new(Arc::clone(modules))),
+            Arc::clone(modules).into(),
             settings::Thresholds { slice_keys },
             triggers.no,
         ),

@@ -300,7 +300,7 @@ async fn what_retention_dropped_is_not_lost(copies: &Copies) {
             visits_days: 1,
             conversions_days: 1,
             postbacks_days: 1,
-            dead_letters_days: 0,
+            ..settings::Retention::default()
         },
         ..settings::Settings::default()
     };

@@ -19,6 +19,7 @@
 //! - [`deployment`]: all of it together: a database, a log, the product's processes over them.
 //! - [`echo`]: a stream that emits and one that receives, mounted on the product's process.
 
+pub mod certificates;
 pub mod claims;
 pub mod deployment;
 pub mod door_client;

@@ -5,6 +5,7 @@ use super::keys::KeyActor;
 use super::page::PageRequest;
 use super::problem::Problem;
 use super::schema::Checked;
+use crate::modules::Modules;
 use millrace_schemas::time::Micros;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -23,6 +24,8 @@ pub enum IfMatch {
 pub struct Call<'a> {
     /// The API's state.
     pub state: &'a ApiState,
+    /// What the enabled modules declare: one set for the whole request.
+    pub modules: &'a Modules,
     /// Who asks.
     pub actor: &'a KeyActor,
     /// The transaction: read-only for reads, rolled back after a refusal or a dry run.

@@ -30,7 +30,7 @@ pub mod workspaces;
 
 pub use mounter::{configure, mount_exempt, not_found};
 
-use crate::modules::Modules;
+use crate::modules::Live;
 use crate::postgres::Pool;
 use crate::runtime::clock::SharedClock;
 use crate::sealing::Seals;
@@ -59,7 +59,7 @@ pub struct ApiState {
     /// The doors' URL as the world sees it, without a slash at its end.
     pub public_url: Option<String>,
     /// What the enabled modules declare; none, unless the process says so.
-    pub modules: Arc<Modules>,
+    pub modules: Live,
     /// The client's address: the peer's, unless proxies are trusted.
     pub client_address: ClientAddress,
     /// Where firings from outside go; none: no module is enabled.
@@ -83,7 +83,7 @@ impl ApiState {
             seals,
             keys,
             public_url: public_url.map(|u| u.trim_end_matches('/').to_owned()),
-            modules: Arc::default(),
+            modules: Live::default(),
             client_address: Box::new(|request| request.peer_addr().map(|a| a.ip())),
             events: None,
             cursor_key: OnceCell::new(),

@@ -253,8 +253,10 @@ async fn transact(
         done.replayed = true;
         return Ok(done);
     }
+    let modules = state.modules.now();
     let call = Call {
         state,
+        modules: &modules,
         actor: &ready.actor,
         tx: &tx,
         params: &ready.params,

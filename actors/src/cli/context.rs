@@ -4,20 +4,40 @@ use super::output::Listing;
 use crate::postgres::pool::Database;
 use crate::postgres::{migrate, server};
 use crate::sealing::{SealError, Seals};
-use crate::settings::Settings;
+use crate::settings::{self, Settings};
 use anyhow::{Context as _, bail};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use tokio_postgres::Client;
 
 /// Settings and the form of answers.
 pub struct Context {
     settings: Settings,
+    /// The file that they were read from, where one was named.
+    file: Option<PathBuf>,
     json: bool,
 }
 
 impl Context {
     pub(super) fn new(settings: Settings, json: bool) -> Context {
-        Context { settings, json }
+        Context {
+            settings,
+            file: None,
+            json,
+        }
+    }
+
+    /// With the file that the settings were read from.
+    pub(super) fn of_file(mut self, file: Option<&Path>) -> Context {
+        self.file = file.map(Path::to_owned);
+        self
+    }
+
+    /// Which modules the settings name now, read anew.
+    ///
+    /// # Errors
+    /// As [`settings::load`].
+    pub(super) fn modules_now(&self) -> anyhow::Result<settings::Modules> {
+        Ok(settings::load(self.file.as_deref())?.modules)
     }
 
     /// The settings.

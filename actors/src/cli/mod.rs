@@ -174,7 +174,7 @@ fn prepare(config: Option<&Path>, json: bool, quiet: bool) -> Result<Context, Ex
     };
     let settings = crate::settings::load(config).map_err(|e| refused(&e))?;
     crate::runtime::telemetry::tracing(&settings.telemetry, quiet).map_err(|e| refused(&e))?;
-    Ok(Context::new(settings, json))
+    Ok(Context::new(settings, json).of_file(config))
 }
 
 fn told(done: anyhow::Result<ExitCode>) -> ExitCode {

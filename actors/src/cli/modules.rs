@@ -1,6 +1,7 @@
 //! `millrace modules`: manifests of games, checked and shown. Needs no database.
 
 use super::output::Listing;
+use super::process::seeding::told;
 use super::{Context, output};
 use crate::modules::{Fault, Modules, Rule, frozen, shipped};
 use anyhow::Context as _;
@@ -107,12 +108,6 @@ fn check(context: &Context, dir: Option<PathBuf>, write: bool) -> anyhow::Result
         }
     }
     Ok(ExitCode::FAILURE)
-}
-
-/// All faults in one error, one a line.
-fn told(faults: &[Fault]) -> anyhow::Error {
-    let lines: Vec<String> = faults.iter().map(ToString::to_string).collect();
-    anyhow::anyhow!("{}", lines.join("\n"))
 }
 
 fn list(context: &Context) -> anyhow::Result<ExitCode> {

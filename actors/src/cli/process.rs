@@ -5,6 +5,7 @@ mod channels;
 mod groups;
 mod http;
 mod observe;
+mod reload;
 mod remade;
 mod roles;
 pub(super) mod seeding;
@@ -15,6 +16,7 @@ use super::log::{self, Log};
 use crate::delivery::dispatcher::{Delivery, DeliveryConfig};
 use crate::delivery::holds;
 use crate::ingress::state::StoppedPartitions;
+use crate::modules::Live;
 use crate::postgres::pool::{Database, DatabaseError, chain};
 use crate::postgres::{Pool, migrate};
 use crate::runtime::clock::{self, SharedClock};
@@ -29,6 +31,7 @@ use groups::Group;
 use http::Http;
 use millrace_topics::catalogue::{GROUPS, GroupSpec};
 use millrace_topics::contract::{Producer, TopicRef};
+use reload::Reload;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -77,6 +80,7 @@ struct Works {
 pub struct Process {
     http: Http,
     works: Works,
+    reload: Reload,
 }
 
 impl Process {
@@ -87,7 +91,7 @@ impl Process {
     /// counts or another backend's, an address is taken.
     pub async fn start(plan: Plan) -> anyhow::Result<Process> {
         let (settings, roles) = (plan.settings, plan.roles);
-        let modules = seeding::modules(&settings)?;
+        let modules = Live::from(seeding::modules(&settings)?);
         let mut mounts = groups::of_roles(roles, &settings, &modules);
         mounts.extend(plan.also);
         let specs: Vec<GroupSpec> = mounts.iter().map(Mount::group).collect();
@@ -109,7 +113,7 @@ impl Process {
             shutdown: Duration::from_millis(settings.runtime.shutdown_ms),
         };
         if roles.admin {
-            seeding::rules(&works.pool, &modules, &clock).await?;
+            seeding::rules(&works.pool, &modules.now(), &clock).await?;
         }
         // Actors before doors: what is accepted finds somebody who decides it.
         for mount in mounts {
@@ -126,7 +130,7 @@ impl Process {
             pool: works.pool.clone(),
             producer: works.producer.clone(),
             topics: &topics,
-            modules: Arc::clone(&modules),
+            modules: modules.clone(),
             clock: clock.clone(),
             seals,
             metrics: plan.metrics.clone(),
@@ -140,6 +144,12 @@ impl Process {
                 works.end().await;
                 return Err(error);
             }
+        };
+        let reload = Reload {
+            began_with_one: !modules.now().is_empty(),
+            live: modules,
+            seeds: roles.admin.then(|| works.pool.clone()),
+            clock: clock.clone(),
         };
         let retention = (log.backend() == Backend::Postgres)
             .then(|| Duration::from_secs(settings.log.retention_s));
@@ -168,7 +178,12 @@ impl Process {
                 .tasks
                 .push(tokio::spawn(remade::watch(database, log, topics)));
         }
-        Ok(Process { http, works })
+        reload.tell(true);
+        Ok(Process {
+            http,
+            works,
+            reload,
+        })
     }
 
     /// What to tell whoever started it.
@@ -193,6 +208,11 @@ impl Process {
     #[must_use]
     pub fn admin_url(&self) -> Option<String> {
         self.http.admin.map(url)
+    }
+
+    /// Puts other manifests in force, or says why those before stay: each batch, request and frame is decided by one set whole.
+    pub fn reload(&self, wanted: anyhow::Result<crate::settings::Modules>) {
+        self.reload.modules(wanted);
     }
 
     /// Resolves when a part has died that the process cannot go on without, with the reason.

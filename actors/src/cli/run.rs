@@ -2,13 +2,14 @@
 
 use super::Context;
 use super::process::{Plan, Process, Roles};
-use super::signals::Signals;
+use super::signals::{Asked, Signals};
 use super::up::{HELD, RESTORED};
 use crate::runtime::mount::Mount;
 use crate::runtime::telemetry::Metrics;
 use crate::sealing::Seals;
 use anyhow::bail;
 use serde_json::json;
+use std::pin::pin;
 use std::process::ExitCode;
 
 /// One process of a deployment. It needs DATABASE_URL and topics that exist (`millrace topics create`); it brings the schema up
@@ -67,17 +68,33 @@ pub(super) async fn serve(
         &text,
         &json!({"doors": process.doors_url(), "admin": process.admin_url(), "roles": roles.name()}),
     )?;
-    let failed = tokio::select! {
-        signal = signals.next() => {
-            tracing::info!(signal, "stopping; once more ends at once");
-            None
-        }
-        why = process.failed() => Some(why),
-    };
+    let failed = attend(context, &mut signals, &process, process.failed()).await;
     signals.end_at_once_on_the_next();
     process.stop().await;
     match failed {
         None => Ok(ExitCode::SUCCESS),
         Some(why) => bail!(why),
+    }
+}
+
+/// Until a signal ends the process or a part of it dies: why, then. SIGHUP meanwhile has the modules read anew.
+pub(super) async fn attend(
+    context: &Context,
+    signals: &mut Signals,
+    process: &Process,
+    failed: impl Future<Output = String>,
+) -> Option<String> {
+    let mut failed = pin!(failed);
+    loop {
+        tokio::select! {
+            asked = signals.asked() => match asked {
+                Asked::Reload => process.reload(context.modules_now()),
+                Asked::End(signal) => {
+                    tracing::info!(signal, "stopping; once more ends at once");
+                    return None;
+                }
+            },
+            why = &mut failed => return Some(why),
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::Context;
 use super::process::{Plan, Process, Roles};
+use super::run::attend;
 use super::signals::Signals;
 use crate::postgres::pool::Database;
 use crate::postgres::server::Server;
@@ -156,13 +157,7 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<ExitCod
         ),
         &json!({"doors": up.process.doors_url(), "admin": up.process.admin_url(), "database": database.address()}),
     )?;
-    let failed = tokio::select! {
-        signal = signals.next() => {
-            tracing::info!(signal, "stopping; once more ends at once");
-            None
-        }
-        why = up.failed() => Some(why),
-    };
+    let failed = attend(context, &mut signals, &up.process, up.failed()).await;
     signals.end_at_once_on_the_next();
     up.stop().await;
     match failed {

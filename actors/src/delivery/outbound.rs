@@ -7,9 +7,11 @@ use super::address_guard::{AddressGuard, AddressRefused, GuardedResolver};
 use super::channel::{Answer, Verdict};
 use super::redaction::redact;
 use super::schedule;
+use crate::postgres::tls::TlsError;
 use bytes::Bytes;
 use futures::StreamExt;
 use reqwest::header::{HeaderMap, RETRY_AFTER};
+use rustls::pki_types::CertificateDer;
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -31,6 +33,9 @@ pub enum ClientError {
     /// TLS cannot be set up.
     #[error("TLS: {0}")]
     Tls(#[from] rustls::Error),
+    /// A file of certificate authorities cannot be used.
+    #[error(transparent)]
+    Authorities(#[from] TlsError),
     /// The client refuses its settings.
     #[error("the HTTP client: {0}")]
     Http(#[from] reqwest::Error),
@@ -58,7 +63,7 @@ pub fn client(
 ) -> Result<reqwest::Client, ClientError> {
     let resolver = GuardedResolver::new(guard.clone()).map_err(ClientError::Resolver)?;
     Ok(reqwest::Client::builder()
-        .tls_backend_preconfigured(tls()?)
+        .tls_backend_preconfigured(tls(&[])?)
         .dns_resolver(resolver)
         .redirect(reqwest::redirect::Policy::none())
         .retry(reqwest::retry::never())
@@ -73,12 +78,15 @@ pub fn client(
         .build()?)
 }
 
-/// TLS with the system's authorities. A machine without any can still send in the clear.
-pub(super) fn tls() -> Result<rustls::ClientConfig, rustls::Error> {
+/// TLS with the system's authorities and these. A machine without any can still send in the clear.
+pub(super) fn tls(more: &[CertificateDer<'static>]) -> Result<rustls::ClientConfig, rustls::Error> {
     let found = rustls_native_certs::load_native_certs();
     let mut roots = rustls::RootCertStore::empty();
     let (known, _) = roots.add_parsable_certificates(found.certs);
-    if known == 0 {
+    for authority in more {
+        roots.add(authority.clone())?;
+    }
+    if known == 0 && more.is_empty() {
         tracing::warn!(
             "no certificate authorities found on this system: nothing is delivered over HTTPS"
         );

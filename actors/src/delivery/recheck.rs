@@ -10,7 +10,7 @@ use crate::recipients::preference::{self, Said};
 use crate::runtime::session::{Connect, Session, describe};
 use millrace_schemas::ceiling::Ceiling;
 use millrace_schemas::channel::{Channel, Mode};
-use millrace_schemas::notification::Notification;
+use millrace_schemas::notification::{Linked, Notification};
 use millrace_schemas::time::Micros;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -39,6 +39,8 @@ pub struct Standing {
     /// Something that they said of this trigger, on any channel and of any scope, is not off. Asked under the ceiling `subscribers`
     /// alone.
     pub subscribed: bool,
+    /// The link that the message was decided by is still theirs, or it was decided by none.
+    pub linked: bool,
     /// A later firing called the message off.
     pub called_off: bool,
     /// Their notification of the same event, if it stands in their inbox.
@@ -59,6 +61,7 @@ struct Question {
     after: Option<Uuid>,
     /// Its ceiling is `subscribers`.
     of_subscribers: bool,
+    linked: Option<Linked>,
 }
 
 const LOOK: &str = "
@@ -67,10 +70,16 @@ SELECT q.n, u.status, u.email, sha256(convert_to(u.email_folded, 'UTF8')), u.ema
        o.rule_id IS NOT NULL AND NOT EXISTS (SELECT FROM rules r WHERE r.workspace_id = q.workspace_id AND r.rule_id = o.rule_id
            AND r.enabled AND $10 = ANY(r.channels)),
        q.of_subscribers AND EXISTS (SELECT FROM preferences x WHERE x.workspace_id = q.workspace_id AND x.user_id = q.user_id
-           AND x.stream_id = q.trigger_id AND x.mode <> 'off')
+           AND x.stream_id = q.trigger_id AND x.mode <> 'off'),
+       CASE WHEN q.module IS NULL THEN true
+            WHEN q.account <> '' THEN EXISTS (SELECT FROM links x WHERE x.workspace_id = q.workspace_id AND x.module = q.module
+                AND x.shard = q.shard AND x.account = q.account AND x.user_id = q.user_id AND x.live)
+            -- By the user first: a shard has many links, a user few.
+            ELSE EXISTS (SELECT FROM (SELECT x.module, x.shard FROM links x WHERE x.workspace_id = q.workspace_id
+                AND x.user_id = q.user_id AND x.live OFFSET 0) x WHERE x.module = q.module AND x.shard = q.shard) END
 FROM unnest($1::int4[], $2::uuid[], $3::timestamptz[], $4::int4[], $5::text[], $6::text[], $7::text[], $8::text[], $9::uuid[],
-            $11::bool[])
-     AS q(n, id, created_at, workspace_id, user_id, trigger_id, scope, dedupe_key, after, of_subscribers)
+            $11::bool[], $12::text[], $13::text[], $14::text[])
+     AS q(n, id, created_at, workspace_id, user_id, trigger_id, scope, dedupe_key, after, of_subscribers, module, shard, account)
 LEFT JOIN workspaces w ON w.workspace_id = q.workspace_id
 LEFT JOIN users u ON u.workspace_id = q.workspace_id AND u.user_id = q.user_id
 LEFT JOIN suppressions s ON s.workspace_id = q.workspace_id AND s.address_hash = sha256(convert_to(u.email_folded, 'UTF8'))
@@ -130,6 +139,7 @@ impl Recheck {
                 dedupe_key: notice.dedupe_key.clone(),
                 after: notice.after,
                 of_subscribers: ceiling(notice) == Some(Ceiling::Subscribers),
+                linked: notice.linked.clone(),
             };
             self.waiting.borrow_mut().push((question, tell));
             answers.push(hear);
@@ -188,6 +198,9 @@ impl Recheck {
         fn column<'a, T>(questions: &'a [Question], of: impl Fn(&'a Question) -> T) -> Vec<T> {
             questions.iter().map(of).collect()
         }
+        fn links(questions: &[Question], of: impl Fn(&Linked) -> &str) -> Vec<Option<&str>> {
+            column(questions, |q| q.linked.as_ref().map(&of))
+        }
         let numbers: Vec<i32> = (0..).take(questions.len()).collect();
         let rows = live
             .query(
@@ -204,6 +217,9 @@ impl Recheck {
                     &column(questions, |q| q.after),
                     &self.channel.word(),
                     &column(questions, |q| q.of_subscribers),
+                    &links(questions, |l| l.module.as_str()),
+                    &links(questions, |l| l.shard.as_str()),
+                    &links(questions, |l| l.account.as_str()),
                 ],
             )
             .await
@@ -227,6 +243,7 @@ impl Recheck {
                     said: said(row, self.channel),
                     rule_off: row.get(13),
                     subscribed: row.get(14),
+                    linked: row.get(15),
                 };
             }
         }
@@ -294,15 +311,17 @@ fn ceiling(notice: &Notification) -> Option<Ceiling> {
     notice.ceiling.as_deref().and_then(Ceiling::of_word)
 }
 
-/// What of a ceiling can be asked of one user: whether they are still of the staff, an admin, or a subscriber. Whose an event is does
-/// not change after it: the owner is not asked for again, since `account.unlinked` tells whoever is none any more.
+/// What of a ceiling can be asked of one user: whether they are still of the staff, an admin, or a subscriber, and whether the link by
+/// which they are the owner or a member still stands. What an event itself named does not change after it: its list, a guild as it was
+/// before it was disbanded, whoever has lost an account and is told of that.
 fn within(ceiling: Ceiling, standing: &Standing) -> bool {
     let role = standing.role.as_deref();
     match ceiling {
         Ceiling::Staff => matches!(role, Some("admin" | "editor" | "moderator")),
         Ceiling::Admin => role == Some("admin"),
         Ceiling::Subscribers => standing.subscribed,
-        Ceiling::Everyone | Ceiling::Authenticated | Ceiling::Members | Ceiling::Owner => true,
+        Ceiling::Members | Ceiling::Owner => standing.linked,
+        Ceiling::Everyone | Ceiling::Authenticated => true,
     }
 }
 
@@ -402,6 +421,7 @@ mod tests {
             active: true,
             known: true,
             role: Some("user".to_owned()),
+            linked: true,
             said: vec![said("t", "", "instant", 1)],
             ..Standing::default()
         }
@@ -499,16 +519,20 @@ mod tests {
     }
 
     #[test]
-    fn whoever_left_the_staff_or_the_subscribers_is_told_nothing_of_theirs() {
+    fn whoever_left_the_staff_the_subscribers_or_an_account_is_told_nothing_of_theirs() {
         let at = Micros(1);
-        for (ceiling, role, subscribed, ok) in [
-            ("staff", "moderator", false, true),
-            ("staff", "user", true, false),
-            ("admin", "admin", false, true),
-            ("admin", "editor", false, false),
-            ("owner", "user", false, true),
-            ("subscribers", "user", true, true),
-            ("subscribers", "admin", false, false),
+        for (ceiling, role, subscribed, linked, ok) in [
+            ("staff", "moderator", false, false, true),
+            ("staff", "user", true, true, false),
+            ("admin", "admin", false, false, true),
+            ("admin", "editor", false, true, false),
+            ("owner", "user", false, true, true),
+            ("owner", "admin", true, false, false),
+            ("members", "user", false, true, true),
+            ("members", "admin", true, false, false),
+            ("subscribers", "user", true, false, true),
+            ("subscribers", "admin", false, true, false),
+            ("authenticated", "user", false, false, true),
         ] {
             let notice = Notification {
                 ceiling: Some(ceiling.to_owned()),
@@ -518,6 +542,7 @@ mod tests {
             let standing = Standing {
                 role: Some(role.to_owned()),
                 subscribed,
+                linked,
                 ..good()
             };
             let answer = refuse(Channel::Email, &notice, &standing, at);

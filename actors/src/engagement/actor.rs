@@ -5,7 +5,7 @@ use super::rules::{self, Rule, Rules};
 use super::{declared, store, wire};
 use crate::directory::audience::{self, Ask, Reached, Whom};
 use crate::directory::rules::Target;
-use crate::modules::Modules;
+use crate::modules::{Live, Modules};
 use crate::recipients::facts::Configured;
 use crate::recipients::keys;
 use crate::runtime::books;
@@ -41,6 +41,7 @@ const _: () = assert!(MAX_AUDIENCE * (NOTICE_BYTES + MAX_BODY_BYTES) <= BYTES_AT
 /// The gates of one partition's subjects.
 #[derive(Debug)]
 pub struct Engagement {
+    live: Live,
     modules: Arc<Modules>,
     /// Number of the topic that notices go to.
     notices: i32,
@@ -75,9 +76,10 @@ pub struct Draft {
 impl Engagement {
     /// Without state yet: the shell resets it to its partition's. `notices`: the number of topic `notices`.
     #[must_use]
-    pub fn new(modules: Arc<Modules>, notices: i32) -> Engagement {
+    pub fn new(live: Live, notices: i32) -> Engagement {
         Engagement {
-            modules,
+            modules: live.now(),
+            live,
             notices,
             configured: Configured::ALL,
             partition: 0,
@@ -206,6 +208,10 @@ impl Vertical for Engagement {
 
     fn reset(&mut self, start: &Start) {
         self.partition = start.partition;
+    }
+
+    fn begin(&mut self) {
+        self.live.renew(&mut self.modules);
     }
 
     fn decode(&self, _: &TopicRef, payload: &[u8]) -> Result<Decoded<Arc<Firing>>, DecodeError> {

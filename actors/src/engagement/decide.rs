@@ -11,7 +11,7 @@ use millrace_schemas::channel::{Channel, Mode};
 use millrace_schemas::firing::Firing;
 use millrace_schemas::notice::{Elsewhere, FiringPos, Notice, NoticeRule};
 use millrace_schemas::notification::project;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 /// Why a gate refused: a name from a closed list.
 pub mod why {
@@ -229,13 +229,16 @@ pub fn notices(
         },
         rules: Vec::new(),
         ceiling,
+        linked_by: None,
         emit: None,
         replay: None,
     };
+    let links = Links::of(ceiling, firing);
     let mut out = Vec::with_capacity(verdict.users.len());
     for (user, by) in &verdict.users {
         notice.user.clear();
         notice.user.push_str(user);
+        notice.linked_by = links.of_user(user).map(str::to_owned);
         notice.rules.clear();
         let of = by.iter().filter_map(|at| wire.get(*at));
         notice.rules.extend(of.cloned());
@@ -244,6 +247,35 @@ pub fn notices(
         }
     }
     out
+}
+
+/// The links by which users are within a ceiling: of the owner and of members, where the firing found them so. Whoever leaves an
+/// account behind is neither any more.
+enum Links<'a> {
+    None,
+    Owner { user: &'a str, account: &'a str },
+    Members(HashSet<&'a str>),
+}
+
+impl<'a> Links<'a> {
+    fn of(ceiling: Ceiling, firing: &'a Firing) -> Links<'a> {
+        match (ceiling, &firing.owner, &firing.account, &firing.recipients) {
+            (Ceiling::Owner, Some(user), Some(account), _) => Links::Owner { user, account },
+            (Ceiling::Members, _, _, Some(users)) if firing.by_links => {
+                Links::Members(users.iter().map(String::as_str).collect())
+            }
+            _ => Links::None,
+        }
+    }
+
+    /// The account; empty: any of the shard.
+    fn of_user(&self, of: &str) -> Option<&'a str> {
+        match self {
+            Links::Owner { user, account } if *user == of => Some(*account),
+            Links::Members(users) if users.contains(of) => Some(""),
+            Links::None | Links::Owner { .. } | Links::Members(_) => None,
+        }
+    }
 }
 
 /// What a generic message says of a firing.

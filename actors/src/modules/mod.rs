@@ -6,15 +6,16 @@
 //! - [`module`]: the compiled form, which verticals and the API use. [`Modules`]: all that are enabled, one namespace of ids.
 //! - [`mapping`], [`tracker`], [`condition`], [`source`], [`field`]: from a frame's body to a firing's variables. Pure, no clock.
 //! - [`shipped`]: the manifests within this binary, and those of a folder. [`frozen`]: the committed form of all declarations.
+//! - [`Live`]: the set in force, which a reload replaces whole while the process runs.
 //!
-//! What may not be here: SQL, actors, what a tracker remembers (`thresholds`), who is told (`engagement`, `recipients`). Reading the
-//! manifests anew while a process runs has its place beside [`shipped::load`]; until then a change of a manifest is a restart.
+//! What may not be here: SQL, actors, what a tracker remembers (`thresholds`), who is told (`engagement`, `recipients`).
 
 mod compile;
 pub mod condition;
 pub mod field;
 pub mod frozen;
 pub mod ids;
+mod live;
 pub mod manifest;
 pub mod mapping;
 pub mod module;
@@ -25,6 +26,7 @@ pub mod tracker;
 pub mod variable;
 
 pub use compile::{Fault, Rule, compile};
+pub use live::Live;
 pub use mapping::{Fired, Mapping, Scene, Unfit};
 pub use module::{
     Audience, AudienceSource, Kind, Module, Param, Roster, RosterChange, RosterFeed, RuleGroup,

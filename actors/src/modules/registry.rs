@@ -4,7 +4,7 @@ use super::compile::{Fault, Rule};
 use super::module::{Audience, Module, Stream, Trigger};
 use hashbrown::HashMap;
 
-/// All enabled modules. Built once, at the start of a process, and shared.
+/// All enabled modules. Built whole and shared; a reload builds another set ([`super::Live`]).
 #[derive(Debug, Default)]
 pub struct Modules {
     all: Vec<Module>,

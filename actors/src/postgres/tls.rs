@@ -140,17 +140,29 @@ fn roots(ca_file: Option<&Path>) -> Result<RootCertStore, TlsError> {
             Ok(store)
         };
     };
+    for certificate in authorities(path)? {
+        store.add(certificate)?;
+    }
+    Ok(store)
+}
+
+/// The certificates of a PEM file.
+///
+/// # Errors
+/// [`TlsError::Authorities`]: it cannot be read, or holds none.
+pub fn authorities(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let wrong = |reason: String| TlsError::Authorities {
         path: path.to_owned(),
         reason,
     };
-    for certificate in CertificateDer::pem_file_iter(path).map_err(|e| wrong(e.to_string()))? {
-        store.add(certificate.map_err(|e| wrong(e.to_string()))?)?;
-    }
-    if store.is_empty() {
+    let read = CertificateDer::pem_file_iter(path).map_err(|e| wrong(e.to_string()))?;
+    let all = read
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(|e| wrong(e.to_string()))?;
+    if all.is_empty() {
         return Err(wrong("there is no certificate in it".to_owned()));
     }
-    Ok(store)
+    Ok(all)
 }
 
 /// `verify-ca`: the chain counts, the name does not.

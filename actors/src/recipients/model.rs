@@ -165,6 +165,7 @@ fn notice(one: &One, ceiling: Ceiling) -> Notice {
             })
             .collect(),
         ceiling,
+        linked_by: None,
         emit: None,
         replay: None,
     }

@@ -8,7 +8,7 @@ use crate::postgres::types::Tz;
 use crate::runtime::session::Session;
 use millrace_schemas::ids::{self, RecordId};
 use millrace_schemas::notice::Notice;
-use millrace_schemas::notification::Notification;
+use millrace_schemas::notification::{Linked, Notification};
 use millrace_schemas::time::Micros;
 use tokio_postgres::Error;
 use uuid::Uuid;
@@ -122,6 +122,11 @@ pub fn message(cause: RecordId, notice: &Notice, passed: &Passed) -> ToPerson {
         max_age_s: notice.max_age_s.and_then(|s| u32::try_from(s).ok()),
         body: notice.body.clone(),
         ceiling: Some(notice.ceiling.word().to_owned()),
+        linked: notice.linked_by.as_ref().map(|account| Linked {
+            module: notice.module.clone(),
+            shard: notice.shard.clone(),
+            account: account.clone(),
+        }),
         default_mode: default_mode.map(|mode| mode.word().to_owned()),
         after: passed.after,
         ..Notification::default()

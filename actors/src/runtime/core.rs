@@ -157,6 +157,7 @@ impl<V: Vertical> Core<V> {
                 return Err(Exit::Gap);
             }
         }
+        self.vertical.begin();
         let mut work = self.decode(batch);
         let until = work.cut.as_ref().map_or(batch.len(), |(at, _)| *at);
         let mut ranges: Vec<Range<usize>> = std::iter::once(0..until).collect();
@@ -189,6 +190,7 @@ impl<V: Vertical> Core<V> {
     /// [`Exit`].
     pub async fn sweep(&mut self) -> Result<(), Exit> {
         loop {
+            self.vertical.begin();
             let frontier = self.frontier();
             let mut stream = self.stream;
             if frontier.at_end() {

@@ -1,6 +1,8 @@
 //! Drops whole days of facts, of the outbox and of its log once they are old enough; of the outbox no day before the last of its
 //! messages has ended. What makes a second message or a second conversion the same stands in undated tables and is not touched.
-//! What a dropped day held stays counted in `dropped_facts`.
+//! What a dropped day held stays counted in `dropped_facts`, and so do rows of tables without days (`rows`).
+
+mod rows;
 
 use crate::postgres::pool::{Database, DatabaseError};
 use crate::postgres::types::Tz;
@@ -124,6 +126,16 @@ pub async fn once(
     if forget::is_time(wall) {
         let forgotten = forget::once(&client, wall).await?;
         tracing::debug!(forgotten, "what the gates remembered");
+    }
+    if let Some(before) = before(settings.retention.read_inbox_days, wall) {
+        let forgotten = rows::inbox(&client, before).await?;
+        tracing::debug!(forgotten, "notifications that were read");
+    }
+    if forget::is_time(wall)
+        && let Some(before) = before(settings.retention.tracker_states_days, wall)
+    {
+        let forgotten = rows::trackers(&client, before).await?;
+        tracing::debug!(forgotten, "what trackers remembered");
     }
     if let Some(before) = before(settings.retention.dead_letters_days, wall) {
         // Open ones stay until a person has replayed or discarded them.

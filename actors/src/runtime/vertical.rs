@@ -212,6 +212,10 @@ pub trait Vertical: Sized + Unpin + 'static {
     /// Drops all state and starts afresh.
     fn reset(&mut self, start: &Start);
 
+    /// A batch begins, or a sweep of what is due: the one moment for taking what may be replaced while the process runs. Whatever
+    /// comes of the batch, halves and further attempts included, is decided by what was taken here.
+    fn begin(&mut self) {}
+
     /// Reads a record.
     ///
     /// # Errors

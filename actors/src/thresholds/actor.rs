@@ -5,6 +5,7 @@ use super::draft::Draft;
 use super::plan::Plan;
 use super::slice::{ShardKey, ShardRef, Slice, StateKey, StateRef};
 use super::{settle, store, tracker};
+use crate::modules::Live;
 use crate::runtime::session::{Failure, Session};
 use crate::runtime::vertical::{
     DecodeError, Decoded, Effects, Frontier, Item, Raw, Start, Vertical,
@@ -17,12 +18,12 @@ use millrace_schemas::time::{Micros, Now};
 use millrace_schemas::{WIRE_VERSION, wire_version};
 use millrace_topics::catalogue::{self, GroupSpec};
 use millrace_topics::contract::TopicRef;
-use std::sync::Arc;
 
 /// The trackers of one partition.
 #[derive(Debug)]
 pub struct Thresholds {
-    plan: Arc<Plan>,
+    live: Live,
+    plan: Plan,
     settings: settings::Thresholds,
     /// Number of topic `triggers`.
     triggers: i32,
@@ -48,9 +49,10 @@ impl Cold {
 impl Thresholds {
     /// Without state yet: the shell resets it to its partition's. `triggers`: the number of the topic that firings go to.
     #[must_use]
-    pub fn new(plan: Arc<Plan>, settings: settings::Thresholds, triggers: i32) -> Thresholds {
+    pub fn new(live: Live, settings: settings::Thresholds, triggers: i32) -> Thresholds {
         Thresholds {
-            plan,
+            plan: Plan::new(live.now()),
+            live,
             settings,
             triggers,
             start: Start {
@@ -134,6 +136,14 @@ impl Vertical for Thresholds {
         self.slice = Slice::new(self.settings.slice_keys);
     }
 
+    fn begin(&mut self) {
+        if let Some(plan) = self.plan.renewed(&self.live) {
+            self.plan = plan;
+            // They are known by the former plan's numbers; the store has them by their names, those of mappings that are gone too.
+            self.slice.forget_memories();
+        }
+    }
+
     fn decode(&self, _: &TopicRef, payload: &[u8]) -> Result<Decoded<Frame>, DecodeError> {
         let frame: Frame = serde_json::from_slice(payload).map_err(|e| unreadable(payload, &e))?;
         if frame.v > WIRE_VERSION {
@@ -210,9 +220,10 @@ impl Vertical for Thresholds {
         session: &Session,
         draft: &Draft,
         _: &[Item<Frame>],
-        _: Now,
+        now: Now,
     ) -> Result<(), Failure> {
-        store::write(session, &self.plan, self.start.partition, draft).await
+        let partition = self.start.partition;
+        store::write(session, &self.plan, partition, draft, now.wall).await
     }
 
     fn merge(&mut self, draft: Draft) {

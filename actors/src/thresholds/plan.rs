@@ -1,7 +1,7 @@
 //! What the enabled modules make of a kind of frame, with numbers for mappings by which the slice knows them.
 
 use crate::modules::module::{Kind, Roster, RosterFeed, Trigger};
-use crate::modules::{Mapping, Module, Modules};
+use crate::modules::{Live, Mapping, Module, Modules};
 use hashbrown::HashMap;
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -57,6 +57,13 @@ impl Plan {
             parts,
             kinds,
         }
+    }
+
+    /// The plan of the set in force, if that is another one than this plan's.
+    #[must_use]
+    pub fn renewed(&self, live: &Live) -> Option<Plan> {
+        let mut modules = Arc::clone(&self.modules);
+        live.renew(&mut modules).then(|| Plan::new(modules))
     }
 
     /// What reads a kind; nothing: it is unmapped.

@@ -1,7 +1,7 @@
 //! Rosters: who stands on a list that frames keep, and what a frame's change of it means. Pure.
 
 use crate::modules::RosterChange;
-use crate::modules::field::{Fields, Path, as_key};
+use crate::modules::field::{Fields, as_key};
 use millrace_schemas::directory::LONGEST;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -184,6 +184,7 @@ fn seat(list: &mut Members, slot: &str, account: Option<&str>, moved: &mut Moved
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::modules::field::Path;
     use proptest::prelude::*;
 
     fn member() -> impl Strategy<Value = Member> {

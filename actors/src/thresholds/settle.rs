@@ -316,7 +316,7 @@ impl Settling<'_> {
             Ok(fired) => fired,
             Err(unfit) => return self.reject(&trigger.id, unfit.reason(), unfit.variable(), id),
         };
-        let owner = fired.account.and_then(|account| {
+        let owner = fired.account.as_deref().and_then(|account| {
             let key = AccountKey {
                 workspace: step.frame.ws,
                 module: self.plan.module_id(place),
@@ -335,8 +335,13 @@ impl Settling<'_> {
             shard: step.frame.shard.clone(),
             subject: fired.subject,
             vars: fired.vars.into_iter().collect::<BTreeMap<_, _>>(),
+            // Whoever lost an account is told of that without a link.
+            account: fired
+                .account
+                .filter(|_| owner.is_some() && !mapping.former_owner),
             owner,
             recipients: carried.map(|list| self.users(list, member)),
+            by_links: carried.is_some(),
             scope: fired.scope,
             ceiling: mapping.ceiling,
             dedupe: fired.dedupe,

@@ -172,6 +172,12 @@ impl Slice {
         }
     }
 
+    /// Drops all memories; the windows stay, since they are of frames and not of mappings.
+    pub fn forget_memories(&mut self) {
+        self.memories.clear();
+        self.order.clear();
+    }
+
     /// How many memories are held.
     #[must_use]
     pub fn len(&self) -> usize {

@@ -10,6 +10,7 @@ use crate::runtime::session::{Failure, Session};
 use hashbrown::HashMap;
 use millrace_schemas::frame::ReplayWindow;
 use millrace_schemas::ids;
+use millrace_schemas::time::Micros;
 use std::collections::BTreeMap;
 use uuid::Uuid;
 
@@ -227,9 +228,10 @@ pub async fn write(
     plan: &Plan,
     partition: i32,
     draft: &Draft,
+    wall: Micros,
 ) -> Result<(), Failure> {
     write_windows(session, partition, draft).await?;
-    write_memories(session, plan, draft).await?;
+    write_memories(session, plan, draft, wall).await?;
     write_lists(session, draft).await?;
     write_rejects(session, partition, draft).await
 }
@@ -255,7 +257,12 @@ async fn write_windows(session: &Session, partition: i32, draft: &Draft) -> Resu
     Ok(())
 }
 
-async fn write_memories(session: &Session, plan: &Plan, draft: &Draft) -> Result<(), Failure> {
+async fn write_memories(
+    session: &Session,
+    plan: &Plan,
+    draft: &Draft,
+    wall: Micros,
+) -> Result<(), Failure> {
     if draft.memories.is_empty() {
         return Ok(());
     }
@@ -274,10 +281,13 @@ async fn write_memories(session: &Session, plan: &Plan, draft: &Draft) -> Result
     }
     session
         .execute(
-            "INSERT INTO tracker_states (id, workspace, module, shard, mapping, key, memory)
-             SELECT * FROM unnest($1::uuid[], $2::int4[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[])
-             ON CONFLICT (id) DO UPDATE SET memory = excluded.memory",
-            &[&ids, &workspaces, &modules, &shards, &mappings, &keys, &memories],
+            "INSERT INTO tracker_states (id, workspace, module, shard, mapping, key, memory, changed_on)
+             SELECT k.*, ($8::timestamptz AT TIME ZONE 'UTC')::date
+             FROM unnest($1::uuid[], $2::int4[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[]) AS k
+             ON CONFLICT (id) DO UPDATE SET memory = excluded.memory, changed_on = excluded.changed_on",
+            &[
+                &ids, &workspaces, &modules, &shards, &mappings, &keys, &memories, &Tz(wall),
+            ],
         )
         .await?;
     Ok(())

@@ -15,6 +15,7 @@ fn kept() -> settings::Settings {
             conversions_days: 2,
             postbacks_days: 2,
             dead_letters_days: 2,
+            ..settings::Retention::default()
         },
         ..settings::Settings::default()
     }

@@ -211,7 +211,7 @@ async fn what_changed_while_a_mail_waited_counts() {
     millrace::delivery::email::suppression::add(
         ground.session.client(),
         ground.workspace,
-        " DORA@example.COM",
+        ("sp_1", " DORA@example.COM"),
         None,
         "test",
     )

@@ -5,6 +5,7 @@ use millrace::delivery::channel::Verdict;
 use millrace::delivery::inapp::InappChannel;
 use millrace::delivery::inapp::settings::Inapp;
 use millrace::postgres::types::Tz;
+use millrace_schemas::notification::Linked;
 
 fn inbox(ground: &Ground) -> InappChannel {
     InappChannel::new(&Inapp::default(), ground.clock.clone(), ground.connect())
@@ -98,6 +99,95 @@ async fn a_batch_is_one_statement_and_each_message_is_asked_about() {
     assert_eq!(codes, ["written", "written", "duplicate"]);
     let led = "SELECT count(*) FROM user_notifications WHERE url IS NOT NULL";
     assert_eq!(ground.count(led).await, 1);
+}
+
+/// Of an owner and a member the link is asked for again: the very account, or any of theirs on the shard. All in one look.
+#[actix::test]
+async fn whoever_has_left_an_account_is_told_nothing_of_it() {
+    let ground = Ground::new().await;
+    ground.user("emil", "emil@example.com").await;
+    ground.user("fay", "fay@example.com").await;
+    let (to, channel) = (ground.destination("inapp").await, inbox(&ground));
+    ground
+        .sql(
+            "INSERT INTO links (workspace_id, module, shard, account, user_id, linked_at, live, link_id)
+             SELECT workspace_id, 'g', l.shard, l.account, l.user_id, now(), l.live, concat('ln_', l.account, l.user_id)
+             FROM workspaces, (VALUES ('s1', 'old', 'dora', false), ('s1', 'new', 'dora', true), ('s1', 'old', 'emil', true),
+                                      ('s2', 'other', 'fay', true)) AS l(shard, account, user_id, live)",
+        )
+        .await;
+    let target = channel.prepare(&ground.session, &to).await;
+    let target = target.map_err(|e| format!("{e:?}")).unwrap();
+    let cases = [
+        ("owner", "dora", "new", None),
+        ("owner", "dora", "old", Some("ceiling")),
+        ("owner", "emil", "old", None),
+        // Somebody else's account by now.
+        ("owner", "emil", "new", Some("ceiling")),
+        ("members", "dora", "", None),
+        // Has left all accounts of this shard; those of another do not count.
+        ("members", "fay", "", Some("ceiling")),
+    ];
+    let mut messages: Vec<Leased> = cases
+        .iter()
+        .map(|(ceiling, user, account, _)| {
+            let linked = Linked {
+                module: "g".to_owned(),
+                shard: "s1".to_owned(),
+                account: (*account).to_owned(),
+            };
+            ground.message(&Notification {
+                ceiling: Some((*ceiling).to_owned()),
+                linked: Some(linked),
+                ..news(user)
+            })
+        })
+        .collect();
+    // Decided by no link: what the event named holds.
+    messages.push(ground.message(&Notification {
+        ceiling: Some("members".to_owned()),
+        ..news("fay")
+    }));
+    let asked = target.ask(&messages, START).await.unwrap();
+    let codes: Vec<Option<&str>> = asked
+        .iter()
+        .map(|a| a.as_ref().map(|answer| &*answer.code))
+        .collect();
+    let wanted = cases.iter().map(|(_, _, _, code)| *code).chain([None]);
+    assert_eq!(codes, wanted.collect::<Vec<_>>());
+}
+
+/// Ninety days after it was read a notification is deleted, and counted; an unread one stays, however old.
+#[actix::test]
+async fn what_was_read_long_ago_is_deleted_and_counted() {
+    let ground = Ground::new().await;
+    ground
+        .sql(
+            "INSERT INTO user_notifications (workspace_id, user_id, dedupe_key, outbox_id, trigger_id, title, created_at, read_at)
+             SELECT workspace_id, 'dora', n.key, gen_random_uuid(), 't', 'T', timestamptz '2025-01-01 00:00Z' + n.day * interval '1 day', n.read
+             FROM workspaces, (VALUES ('unread', 0, NULL::timestamptz), ('late', 0, '2025-10-04 00:00Z'), ('long', 1, '2025-10-02 00:00Z'),
+                                      ('longer', 1, '2025-03-01 00:00Z')) AS n(key, day, read)",
+        )
+        .await;
+    let settings = millrace::settings::Database {
+        url: Some(ground.database.url().to_owned()),
+        ..Default::default()
+    };
+    let database = millrace::postgres::pool::Database::new(&settings, "tests").unwrap();
+    for days in [0, 90, 90] {
+        let mut kept = millrace::settings::Settings::default();
+        assert_eq!(kept.retention.read_inbox_days, 90);
+        kept.retention.read_inbox_days = days;
+        millrace::runtime::retention::once(&database, &kept, START)
+            .await
+            .unwrap();
+        let left = ground
+            .count("SELECT count(*) FROM user_notifications")
+            .await;
+        assert_eq!(left, if days == 0 { 4 } else { 2 });
+    }
+    let counted = "SELECT count(*) FROM dropped_facts WHERE (table_name, day, n) = ('user_notifications', '2025-01-02', 2)";
+    assert_eq!(ground.count(counted).await, 1);
 }
 
 /// The mark of a later firing calls off what an older one wanted told; the mark of an older one does not.

@@ -4,6 +4,9 @@ use super::{Sidecar, Stand, frame};
 use millrace::api::keys::ApiKey;
 use millrace_schemas::frame::MAX_FRAME_BYTES;
 use serde_json::{Value, json};
+use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::protocol::frame::Frame;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::{Data, OpCode};
 
 #[actix_web::test]
 async fn a_bad_frame_is_answered_and_the_feed_goes_on() {
@@ -207,28 +210,63 @@ async fn lines_are_answered_by_lines() {
     doors.close().await;
 }
 
-/// It cannot be read whole: it is answered all the same, and its turn is over, so that it is not sent again for ever.
+/// However long it is, and in however many parts it comes: it is answered, and the feed goes on.
 #[actix_web::test]
-async fn a_message_too_long_to_be_read_ends_the_feed_and_the_next_goes_on_behind_it() {
+async fn a_message_of_any_length_is_answered_and_the_feed_goes_on() {
     let stand = Stand::new().await;
     let doors = stand.doors().await;
     let mut sidecar = doors.connect("atlantic", &stand.tokens[0]).await;
     sidecar.hello("b1", 0).await;
     sidecar.frames(1, 2).await;
-    let body = json!({"id": "t3", "x": "x".repeat(4 << 20)});
-    let big = json!({"seq": 3, "kind": "m.thing", "body": body});
+    // Its number stands at the end, where nobody reads it: it is its turn.
+    let body = json!({"id": "t3", "x": "x".repeat(8 << 20)});
+    let big = json!({"body": body, "kind": "m.thing", "seq": 3});
     sidecar.say(&big).await;
     let (seq, code, said) = sidecar.refused().await;
     assert_eq!((seq, &*code), (3, "frame_too_large"), "{said}");
-    let ended = sidecar.ended().await;
-    assert_eq!(ended, ("bye".into(), "message_too_large".into(), 3, 1009));
-    // It says what it knew before, and is told to go on behind it.
-    let mut next = doors.connect("atlantic", &stand.tokens[0]).await;
-    assert_eq!(next.hello("b1", 0).await, 3);
-    next.frames(4, 4).await;
-    next.acknowledged(4).await;
+    let detail = said["detail"].as_str().unwrap();
+    assert!(
+        detail.contains(&big.to_string().len().to_string()),
+        "{said}"
+    );
+    // Its number stands at the beginning; it comes in parts of which each would be a frame.
+    let part = "x".repeat(MAX_FRAME_BYTES - 64);
+    let first = format!("{{\"seq\":4,\"kind\":\"m.thing\",\"x\":\"{part}");
+    let parts = [first.as_str(), &part, "\"}"];
+    for (n, part) in parts.iter().enumerate() {
+        let code = if n == 0 { Data::Text } else { Data::Continue };
+        let last = n + 1 == parts.len();
+        let bytes = part.as_bytes().to_vec();
+        let frame = Frame::message(bytes, OpCode::Data(code), last);
+        sidecar.0.send(Message::Frame(frame)).await.unwrap();
+        // What keeps a connection alive may stand between.
+        sidecar
+            .0
+            .send(Message::Ping(bytes::Bytes::new()))
+            .await
+            .unwrap();
+    }
+    let (seq, code, said) = sidecar.refused().await;
+    assert_eq!((seq, &*code), (4, "frame_too_large"), "{said}");
+    sidecar
+        .0
+        .send(Message::binary(vec![0xff_u8; 8]))
+        .await
+        .unwrap();
+    let (seq, code, said) = sidecar.refused().await;
+    assert_eq!((seq, &*code), (5, "not_text"), "{said}");
+    // In parts, and no longer than a frame may be.
+    let text = frame(6, "m.thing").to_string();
+    let (one, two) = text.split_at(5);
+    for (part, code, last) in [(one, Data::Text, false), (two, Data::Continue, true)] {
+        let bytes = part.as_bytes().to_vec();
+        let part = Frame::message(bytes, OpCode::Data(code), last);
+        sidecar.0.send(Message::Frame(part)).await.unwrap();
+    }
+    sidecar.frames(7, 7).await;
+    sidecar.acknowledged(7).await;
     let sequences: Vec<u64> = doors.log.sequences().into_iter().map(|(_, s)| s).collect();
-    assert_eq!(sequences, [1, 2, 4]);
+    assert_eq!(sequences, [1, 2, 6, 7]);
     doors.close().await;
 }
 

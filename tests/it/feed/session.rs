@@ -42,7 +42,7 @@ fn the_committed_session_is_that_of_its_seed() {
     assert!(times.is_sorted() && times.len() == FRAMES);
     // The module maps them, and finds its keys in them.
     let modules = shipped::load(&["uo".to_owned()], None).expect("the module is there");
-    let map = kinds::of(Arc::new(modules));
+    let map = kinds::of(Arc::new(modules).into());
     for frame in &frames {
         let kind = frame["kind"].as_str().expect("a kind");
         let mapped = map("uo", kind, &frame["body"].to_string());

@@ -243,7 +243,7 @@ impl World {
         let notices = catalogue::register(&client, catalogue::NOTICES, "", 2)
             .await
             .unwrap();
-        let engagement = Engagement::new(modules(), notices.no);
+        let engagement = Engagement::new(modules().into(), notices.no);
         let engagement = Actor::launch(db.url(), engagement, &clock, &triggers, 0).await;
         let recipients = Actor::launch(
             db.url(),
@@ -268,7 +268,7 @@ impl World {
     /// Both actors anew, from what the store says.
     pub async fn restart(&mut self) {
         let (triggers, notices) = (self.engagement.topic.clone(), self.recipients.topic.clone());
-        let engagement = Engagement::new(modules(), notices.no);
+        let engagement = Engagement::new(modules().into(), notices.no);
         self.engagement = Actor::launch(self.db.url(), engagement, &self.clock, &triggers, 0).await;
         self.recipients = Actor::launch(
             self.db.url(),

@@ -33,6 +33,7 @@ impl World {
 }
 
 fn carried(firing: &Firing) -> Vec<&str> {
+    assert!(firing.by_links);
     firing
         .recipients
         .as_ref()

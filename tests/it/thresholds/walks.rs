@@ -39,6 +39,7 @@ async fn a_warning_comes_once_and_a_refresh_calls_it_off() {
     assert_eq!(names(&warned), ["house.idoc_warning"]);
     let warning = &warned[0];
     assert_eq!(warning.owner.as_deref(), Some("u1"));
+    assert_eq!(warning.account.as_deref(), Some("ann"));
     assert_eq!(warning.recipients, None);
     assert_eq!((&*warning.subject, &*warning.shard), ("0x1", "atlantic"));
     assert_eq!((warning.at, warning.accepted_at), (w.now, w.now));
@@ -344,6 +345,7 @@ async fn an_unlinked_account_is_told_in_either_order() {
     for (fired, user) in [(&before, "u1"), (&after, "u2")] {
         assert_eq!(names(fired), ["account.unlinked"]);
         assert_eq!(fired[0].owner.as_deref(), Some(user));
+        assert_eq!(fired[0].account, None, "there need be no link any more");
     }
 }
 

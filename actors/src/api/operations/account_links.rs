@@ -183,7 +183,7 @@ fn create<'a>(call: &'a Call<'a>) -> LocalBoxFuture<'a, Result<Answer, Problem>>
         if known.is_none() {
             faults.add("/user_id", "unknown_user", "there is no user of this id");
         }
-        if call.state.modules.get(&new.module).is_none() {
+        if call.modules.get(&new.module).is_none() {
             faults.add("/module", "unknown_module", "no enabled module has this id");
         }
         if !faults.is_empty() {

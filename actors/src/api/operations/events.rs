@@ -29,8 +29,6 @@ pub struct Events {
     pub producer: Arc<dyn Producer>,
     /// The number of topic `triggers`.
     pub triggers: i32,
-    /// What triggers declare.
-    pub modules: Arc<Modules>,
     /// How long the log's acknowledgement is waited for.
     pub ack_timeout: Duration,
 }
@@ -81,7 +79,7 @@ fn emit<'a>(call: &'a Call<'a>) -> LocalBoxFuture<'a, Result<Answer, Problem>> {
         };
         let body: Emit = call.body()?;
         let now = call.state.clock.wall();
-        let firing = firing(&events.modules, workspace, now, body)?;
+        let firing = firing(call.modules, workspace, now, body)?;
         let acknowledged = events.producer.produce(Outgoing {
             topic_no: events.triggers,
             key: firing.log_key().into_bytes().into(),
@@ -129,7 +127,9 @@ fn firing(modules: &Modules, ws: i32, now: Micros, body: Emit) -> Result<Firing,
         shard: body.shard,
         vars: body.vars.into_iter().collect(),
         owner: body.owner,
+        account: None,
         recipients: body.recipients,
+        by_links: false,
         scope: body.scope,
         ceiling: body.ceiling,
         at,

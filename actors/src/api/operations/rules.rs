@@ -75,7 +75,7 @@ impl Entity for Rules {
 
     fn finish(call: &Call<'_>, stored: &mut Stored<Fields, Standing>) {
         let rule = stored.fields.rule();
-        let modules = &call.state.modules;
+        let modules = call.modules;
         let saved = stored.shown.saved.as_ref();
         let target = modules
             .trigger(&rule.trigger_id)
@@ -104,9 +104,7 @@ impl Entity for Rules {
             return Ok(());
         }
         let saved = saved_segment(call, fields.segment_id.as_deref(), "FOR SHARE").await?;
-        fields
-            .rule()
-            .check(&call.state.modules, saved.as_ref(), faults);
+        fields.rule().check(call.modules, saved.as_ref(), faults);
         Ok(())
     }
 

@@ -83,7 +83,7 @@ impl Entity for Segments {
         let Some(segment) = Segment::read(&stored.fields.expression) else {
             return;
         };
-        match audience::ceiling(&call.state.modules, &segment) {
+        match audience::ceiling(call.modules, &segment) {
             Ok(ceiling) => stored.shown.ceiling = Some(ceiling),
             Err(NoCeiling::Dormant(ids)) => stored.shown.dormant = ids.into_iter().collect(),
             Err(NoCeiling::Incomparable(_)) => {}
@@ -101,7 +101,7 @@ impl Entity for Segments {
         faults: &mut Faults,
     ) -> Result<(), Problem> {
         check_name("/name", &fields.name, faults);
-        let modules = &call.state.modules;
+        let modules = call.modules;
         let Some(segment) = Segment::check(&fields.expression, "/expression", faults) else {
             return Ok(());
         };
@@ -169,7 +169,7 @@ impl Entity for Segments {
 /// The ceiling's word, for whoever reads the table; whoever resolves the segment derives it anew.
 fn derived(call: &Call<'_>, fields: &Fields) -> &'static str {
     Segment::read(&fields.expression)
-        .and_then(|s| audience::ceiling(&call.state.modules, &s).ok())
+        .and_then(|s| audience::ceiling(call.modules, &s).ok())
         .map_or("none", Ceiling::word)
 }
 

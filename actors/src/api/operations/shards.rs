@@ -149,7 +149,7 @@ impl Entity for Shards {
         check_name("/name", &fields.name, faults);
         // A module that was enabled when it was chosen may stay.
         if before.is_none_or(|b| b.module != fields.module)
-            && call.state.modules.get(&fields.module).is_none()
+            && call.modules.get(&fields.module).is_none()
         {
             faults.add("/module", "unknown_module", "no enabled module has this id");
         }

@@ -2,7 +2,7 @@
 
 use super::time_text;
 use crate::api::call::{Answer, Call, to_json};
-use crate::api::faults::Faults;
+use crate::api::faults::{ChangeError, Faults};
 use crate::api::page::{Conditions, Source, list, list_of};
 use crate::api::problem::Problem;
 use crate::api::registry::{Effect, Method, Operation, Param, Precondition};
@@ -146,9 +146,12 @@ fn add<'a>(call: &'a Call<'a>) -> LocalBoxFuture<'a, Result<Answer, Problem>> {
         let new: New = call.body()?;
         let address = checked(&new.address)?;
         let (detail, by) = (new.detail.as_deref(), &call.actor.key_id);
-        let added = suppression::add(call.tx, call.workspace()?, address, detail, by).await?;
+        let minted = ids::mint(call.state.clock.wall()).map_err(ChangeError::from)?;
+        let new = suppression::id_of(minted);
+        let workspace = call.workspace()?;
+        let id = suppression::add(call.tx, workspace, (new.as_str(), address), detail, by).await?;
         Ok(Answer {
-            body: one(call, &added.0).await?,
+            body: one(call, &id).await?,
             ..Answer::default()
         })
     })

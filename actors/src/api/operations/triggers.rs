@@ -232,7 +232,7 @@ fn catalogue<'a>(call: &'a Call<'a>) -> LocalBoxFuture<'a, Result<Answer, Proble
         for row in &rows {
             used.insert(row.try_get(0)?, (row.try_get(1)?, row.try_get(2)?));
         }
-        let modules = &call.state.modules;
+        let modules = call.modules;
         // Without a module nothing fires; core's own declarations are no news then.
         let known = modules.triggers().filter(|_| !modules.is_empty());
         let mut triggers: Vec<TriggerView> = known

@@ -206,7 +206,7 @@ fn create<'a>(call: &'a Call<'a>) -> LocalBoxFuture<'a, Result<Answer, Problem>>
         let row =
             workspaces::create(call.tx, &new.id, &name, new.store_ip, &call.actor.key_id).await?;
         let now = call.state.clock.wall();
-        seeds::seed(call.tx, &call.state.modules, Some(row.workspace_id), now).await?;
+        seeds::seed(call.tx, call.modules, Some(row.workspace_id), now).await?;
         let mut answer = answer(row)?;
         answer.location = Some(format!("/v1/workspaces/{}", new.id));
         Ok(answer)

@@ -5,7 +5,7 @@ use super::Roles;
 use crate::attribution::actor::Attribution;
 use crate::directory::actor::Directory;
 use crate::engagement::actor::Engagement;
-use crate::modules::Modules;
+use crate::modules::Live;
 use crate::postgres::pool::Database;
 use crate::recipients::actor::Recipients;
 use crate::recipients::facts::Configured;
@@ -17,7 +17,6 @@ use crate::runtime::host::HostConfig;
 use crate::runtime::mount::{AnyHost, Mount};
 use crate::settings::{Backend, Settings};
 use crate::thresholds::actor::Thresholds;
-use crate::thresholds::plan::Plan;
 use anyhow::Context as _;
 use millrace_topics::catalogue::{self, NOTICES, TRIGGERS};
 use millrace_topics::contract::{Consumer, Producer, TopicRef};
@@ -29,7 +28,8 @@ use std::time::Duration;
 const RELAY_IDLE: Duration = Duration::from_millis(500);
 
 /// The streams with state of these roles. Where no module is enabled, none of theirs.
-pub(super) fn of_roles(roles: Roles, settings: &Settings, modules: &Arc<Modules>) -> Vec<Mount> {
+pub(super) fn of_roles(roles: Roles, settings: &Settings, live: &Live) -> Vec<Mount> {
+    let modules = live.now();
     let mut mounts = Vec::new();
     let (url, push) = (&settings.http.public_url, &settings.delivery.push);
     let configured = Configured::of(url.as_deref(), &push.origins);
@@ -40,18 +40,17 @@ pub(super) fn of_roles(roles: Roles, settings: &Settings, modules: &Arc<Modules>
         }));
     }
     if roles.thresholds && !modules.is_empty() {
-        let plan = Arc::new(Plan::new(Arc::clone(modules)));
-        let own = settings.thresholds.clone();
+        let (live, own) = (live.clone(), settings.thresholds.clone());
         mounts.push(Mount::new(move |topics| {
             let triggers = catalogue::find(topics, TRIGGERS)?.no;
-            Ok(move || Thresholds::new(Arc::clone(&plan), own.clone(), triggers))
+            Ok(move || Thresholds::new(live.clone(), own.clone(), triggers))
         }));
     }
     if roles.engagement && !modules.is_empty() {
-        let modules = Arc::clone(modules);
+        let live = live.clone();
         mounts.push(Mount::new(move |topics| {
             let notices = catalogue::find(topics, NOTICES)?.no;
-            Ok(move || Engagement::new(Arc::clone(&modules), notices).only(configured))
+            Ok(move || Engagement::new(live.clone(), notices).only(configured))
         }));
     }
     if roles.recipients && !modules.is_empty() {

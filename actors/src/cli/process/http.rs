@@ -12,7 +12,7 @@ use crate::ingress::keys::StoredKeys;
 use crate::ingress::server;
 use crate::ingress::snapshot::SnapshotHandle;
 use crate::ingress::state::{DoorSetup, DoorState, StoppedPartitions};
-use crate::modules::Modules;
+use crate::modules::Live;
 use crate::postgres::Pool;
 use crate::runtime::clock::SharedClock;
 use crate::runtime::telemetry::Metrics;
@@ -43,7 +43,7 @@ pub(super) struct Parts<'a> {
     pub pool: Pool,
     pub producer: Arc<dyn Producer>,
     pub topics: &'a [TopicRef],
-    pub modules: Arc<Modules>,
+    pub modules: Live,
     pub clock: SharedClock,
     pub seals: Arc<Seals>,
     pub metrics: Metrics,
@@ -184,7 +184,7 @@ async fn doors(parts: &Parts<'_>) -> anyhow::Result<DoorState> {
         disk: DiskWatch::start(parts.log_disk.clone(), settings.http.disk_low_watermark),
         feed: FeedSetup {
             frames: catalogue::find(parts.topics, FRAMES).ok(),
-            kinds: kinds::of(Arc::clone(&parts.modules)),
+            kinds: kinds::of(parts.modules.clone()),
             idle: Duration::from_secs(settings.http.feed_idle_s.max(1)),
             pool: Some(parts.pool.clone()),
         },
@@ -213,7 +213,7 @@ fn admin(
         Ok(trusted) => trusted,
         Err(why) => bail!("http.trusted_proxies: {why}"),
     };
-    state.modules = Arc::clone(&parts.modules);
+    state.modules = parts.modules.clone();
     state.events = events(parts);
     state.client_address = Box::new(move |request| trusted.client_of(request));
     let state = mounted.then(|| web::Data::new(state));
@@ -228,10 +228,9 @@ fn admin(
 /// The door of firings from outside; none where no module is enabled.
 fn events(parts: &Parts<'_>) -> Option<Events> {
     let triggers = catalogue::find(parts.topics, TRIGGERS).ok()?;
-    (!parts.modules.is_empty()).then(|| Events {
+    (!parts.modules.now().is_empty()).then(|| Events {
         producer: Arc::clone(&parts.producer),
         triggers: triggers.no,
-        modules: Arc::clone(&parts.modules),
         ack_timeout: Duration::from_millis(parts.settings.log.ack_timeout_ms),
     })
 }

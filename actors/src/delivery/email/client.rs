@@ -39,6 +39,24 @@ pub enum Stage {
     Body,
 }
 
+impl Stage {
+    /// Its name, for people.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Stage::Resolve => "resolve",
+            Stage::Connect => "connect",
+            Stage::Greeting => "greeting",
+            Stage::Tls => "tls",
+            Stage::Auth => "login",
+            Stage::Mail => "mail from",
+            Stage::Rcpt => "rcpt to",
+            Stage::Data => "data",
+            Stage::Body => "message",
+        }
+    }
+}
+
 /// What the server said, or that it said nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Said {
@@ -163,7 +181,7 @@ impl Connections {
             }
         }
         stage.set(Stage::Connect);
-        let mut fresh = self.open(transport, &pool).await?;
+        let mut fresh = self.open(transport, &pool, stage).await?;
         let outcome = exchange(&mut fresh, envelope, stage).await;
         if is_clean(&mut fresh, &outcome).await {
             pool.put(fresh);
@@ -252,6 +270,8 @@ pub fn judge(outcome: &Result<String, Refusal>, local: &str) -> (Answer, bool) {
     let fit = |text: &str| redact_recipient(text, local);
     // The code is no word of anybody's.
     let reply = |code: u16, text: &str| format!("{code} {}", fit(text)).trim_end().to_owned();
+    // Where it is not said by the reply itself, the step is named: whoever sets a server up looks for it.
+    let at = |stage: Stage, said: String| format!("{}: {said}", stage.name());
     let again = |unsure| Verdict::RetryAt {
         after: None,
         unsure,
@@ -269,15 +289,20 @@ pub fn judge(outcome: &Result<String, Refusal>, local: &str) -> (Answer, bool) {
         Said::Lost { code, why } => {
             // Once the message has left, its server may have it: the next attempt bears the same Message-ID.
             let unsure = refusal.stage == Stage::Body;
-            (Answer::new(again(unsure), *code).said(fit(why)), true)
+            let said = at(refusal.stage, fit(why));
+            (Answer::new(again(unsure), *code).said(said), true)
         }
         Said::Reply { code, text } => {
             let name: Cow<'static, str> = code.to_string().into();
+            let said = match before {
+                true => at(refusal.stage, reply(*code, text)),
+                false => reply(*code, text),
+            };
             let verdict = if *code < 500 {
                 again(false)
             } else if refusal.stage == Stage::Auth || CREDENTIALS.contains(code) {
                 let answer = Answer::new(Verdict::PauseDestination, CREDENTIALS_REFUSED);
-                return (answer.said(reply(*code, text)), false);
+                return (answer.said(said), false);
             } else if before {
                 again(false)
             } else if refusal.stage == Stage::Mail && PARAMETERS.contains(code) {
@@ -285,7 +310,7 @@ pub fn judge(outcome: &Result<String, Refusal>, local: &str) -> (Answer, bool) {
             } else if refusal.stage == Stage::Mail {
                 // It has heard nothing yet but whom mail is from: it would say the same to the next one.
                 let answer = Answer::new(Verdict::PauseDestination, SENDER_REFUSED);
-                return (answer.said(reply(*code, text)), false);
+                return (answer.said(said), false);
             } else {
                 match bounce::classify(&format!("{code} {text}")) {
                     Judged::Suppress(_) => Verdict::Bounced,
@@ -293,7 +318,6 @@ pub fn judge(outcome: &Result<String, Refusal>, local: &str) -> (Answer, bool) {
                 }
             };
             let dead = before || *code == 421;
-            let said = reply(*code, text);
             (Answer::new(verdict, name).said(said), dead)
         }
     }

@@ -5,11 +5,12 @@ use super::settings::{Email, Security, Transport};
 use super::tls::Encrypted;
 use crate::delivery::address_guard::{AddressGuard, AddressRefused, GuardedResolver};
 use crate::delivery::outbound::{self, ClientError};
+use lettre::transport::smtp;
 use lettre::transport::smtp::authentication::{Credentials, Mechanism};
-use lettre::transport::smtp::client::{AsyncSmtpConnection, TlsParameters};
+use lettre::transport::smtp::client::{AsyncSmtpConnection, Certificate, TlsParameters};
 use lettre::transport::smtp::extension::ClientId;
-use rustls::pki_types::ServerName;
-use std::cell::{OnceCell, RefCell};
+use rustls::pki_types::{CertificateDer, ServerName};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -22,6 +23,8 @@ pub struct Connections {
     settings: Email,
     resolver: GuardedResolver,
     tls: TlsConnector,
+    /// Authorities beside the system's.
+    authorities: Vec<CertificateDer<'static>>,
     /// By the transport's id.
     pools: RefCell<HashMap<String, Rc<Pool>>>,
 }
@@ -54,12 +57,17 @@ impl Connections {
     /// None yet.
     ///
     /// # Errors
-    /// The resolver or TLS cannot be set up.
+    /// The resolver or TLS cannot be set up, or the file of authorities cannot be read.
     pub fn new(settings: &Email, guard: AddressGuard) -> Result<Connections, ClientError> {
+        let authorities = match &settings.ca_file {
+            Some(file) => crate::postgres::tls::authorities(file)?,
+            None => Vec::new(),
+        };
         Ok(Connections {
             settings: settings.clone(),
             resolver: GuardedResolver::new(guard).map_err(ClientError::Resolver)?,
-            tls: TlsConnector::from(Arc::new(outbound::tls()?)),
+            tls: TlsConnector::from(Arc::new(outbound::tls(&authorities)?)),
+            authorities,
             pools: RefCell::default(),
         })
     }
@@ -90,7 +98,7 @@ impl Connections {
         fresh
     }
 
-    /// A fresh connection, greeted, secured and logged in.
+    /// A fresh connection, greeted, secured and logged in. `at` says meanwhile how far it is.
     ///
     /// # Errors
     /// [`Refusal`].
@@ -98,15 +106,12 @@ impl Connections {
         &self,
         transport: &Transport,
         pool: &Pool,
+        at: &Cell<Stage>,
     ) -> Result<AsyncSmtpConnection, Refusal> {
         let limit = Duration::from_millis(self.settings.connect_timeout_ms);
-        match tokio::time::timeout(limit, self.greet(transport, pool)).await {
+        match tokio::time::timeout(limit, self.greet(transport, pool, at)).await {
             Ok(opened) => opened,
-            Err(_) => Err(Refusal::lost(
-                Stage::Connect,
-                "timeout",
-                "no greeting in time",
-            )),
+            Err(_) => Err(Refusal::lost(at.get(), "timeout", "no answer in time")),
         }
     }
 
@@ -114,21 +119,26 @@ impl Connections {
         &self,
         transport: &Transport,
         pool: &Pool,
+        at: &Cell<Stage>,
     ) -> Result<AsyncSmtpConnection, Refusal> {
-        let stream = self.dial(transport).await?;
+        let stream = self.dial(transport, at).await?;
         let name = self.settings.hello_name.as_ref();
         let hello = ClientId::Domain(name.unwrap_or(&transport.message_domain).clone());
         let greeted = match transport.security {
             Security::Tls => {
+                at.set(Stage::Tls);
                 let stream = self.encrypt(transport, stream).await?;
+                at.set(Stage::Greeting);
                 AsyncSmtpConnection::connect_with_transport(Box::new(stream), &hello).await
             }
             Security::StartTls | Security::None => {
+                at.set(Stage::Greeting);
                 AsyncSmtpConnection::connect_with_transport(Box::new(stream), &hello).await
             }
         };
         let mut connection = greeted.map_err(|e| Refusal::of(Stage::Greeting, &e))?;
         if transport.security == Security::StartTls {
+            at.set(Stage::Tls);
             if !connection.can_starttls() {
                 let why = "the server offers no STARTTLS, and nothing is said in the clear";
                 return Err(Refusal::lost(Stage::Tls, "no_tls", why));
@@ -136,7 +146,7 @@ impl Connections {
             let parameters = match pool.starttls.get() {
                 Some(parameters) => parameters.clone(),
                 None => {
-                    let made = TlsParameters::new(transport.host.clone());
+                    let made = self.parameters(transport);
                     let made = made.map_err(|e| Refusal::of(Stage::Tls, &e))?;
                     pool.starttls.get_or_init(|| made).clone()
                 }
@@ -145,6 +155,7 @@ impl Connections {
             secured.map_err(|e| Refusal::of(Stage::Tls, &e))?;
         }
         if let Some(login) = &transport.login {
+            at.set(Stage::Auth);
             let credentials = Credentials::new(login.user.clone(), login.password.clone());
             let ways = [Mechanism::Plain, Mechanism::Login];
             let known = connection.auth(&ways, &credentials).await;
@@ -153,7 +164,18 @@ impl Connections {
         Ok(connection)
     }
 
-    async fn dial(&self, transport: &Transport) -> Result<TcpStream, Refusal> {
+    /// What STARTTLS asks of a server's certificate: as [`Connections::encrypt`] does.
+    fn parameters(&self, transport: &Transport) -> Result<TlsParameters, smtp::Error> {
+        let mut parameters = TlsParameters::builder(transport.host.clone());
+        for authority in &self.authorities {
+            parameters =
+                parameters.add_root_certificate(Certificate::from_der(authority.to_vec())?);
+        }
+        parameters.build()
+    }
+
+    async fn dial(&self, transport: &Transport, at: &Cell<Stage>) -> Result<TcpStream, Refusal> {
+        at.set(Stage::Resolve);
         let found = self.resolver.addresses(&transport.host).await;
         let addresses = found.map_err(|error| {
             let refused = error.downcast_ref::<AddressRefused>().is_some();
@@ -164,6 +186,7 @@ impl Connections {
             };
             Refusal::lost(Stage::Resolve, code, &error.to_string())
         })?;
+        at.set(Stage::Connect);
         let mut why = String::new();
         for address in addresses {
             match TcpStream::connect((address, transport.port)).await {

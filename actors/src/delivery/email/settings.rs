@@ -9,6 +9,7 @@ use crate::sealing::Seals;
 use crate::templates::Brand;
 use lettre::Address;
 use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
 use tokio_postgres::Row;
 use url::Url;
 
@@ -30,6 +31,8 @@ pub struct Email {
     pub retry_most_ms: u64,
     /// What this machine calls itself to servers; unset: the domain of the transport's Message-IDs.
     pub hello_name: Option<String>,
+    /// PEM file of certificate authorities that mail servers' certificates may lead to beside the system's.
+    pub ca_file: Option<PathBuf>,
 }
 
 impl Default for Email {
@@ -42,6 +45,7 @@ impl Default for Email {
             retry_first_ms: 60_000,
             retry_most_ms: 4 * 3_600_000,
             hello_name: None,
+            ca_file: None,
         }
     }
 }

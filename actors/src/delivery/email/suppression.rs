@@ -27,14 +27,10 @@ pub struct DeadAddress {
     pub said: String,
 }
 
-/// An id of a suppression, out of what it is about: the same however often it is tried.
-fn id_of(workspace: i32, hash: &[u8]) -> String {
-    let mut bytes = [0u8; 16];
-    for (to, from) in bytes.iter_mut().zip(hash) {
-        *to = *from;
-    }
-    let seed = Uuid::from_bytes(bytes).as_u128() ^ u128::from(workspace.unsigned_abs());
-    format!("sp_{}", ids::encode(Uuid::from_u128(seed)))
+/// A suppression's id, of one that is unique already and says nothing of the address: it stands in paths, and so in logs.
+#[must_use]
+pub fn id_of(unique: Uuid) -> String {
+    format!("sp_{}", ids::encode(unique))
 }
 
 /// Suppresses an address, in the transaction that ends its message. True: it was not suppressed before. An operator's entry stays.
@@ -47,7 +43,7 @@ pub async fn bury(session: &Session, dead: &DeadAddress) -> Result<bool, Error> 
             "INSERT INTO suppressions (suppression_id, workspace_id, address_hash, address_masked, reason, detail, outbox_id)
              VALUES ($1, $2, $3, $4, 'hard_bounce', $5, $6) ON CONFLICT DO NOTHING",
             &[
-                &id_of(dead.workspace, &dead.hash),
+                &id_of(dead.message),
                 &dead.workspace,
                 &dead.hash,
                 &dead.masked,
@@ -59,30 +55,33 @@ pub async fn bury(session: &Session, dead: &DeadAddress) -> Result<bool, Error> 
     Ok(n == 1)
 }
 
-/// Suppresses an address by hand: its id, and whether it was new.
+/// Suppresses an address by hand, under this id; answers the id that it has: one that is suppressed already stays as it is.
 ///
 /// # Errors
 /// The store's.
 pub async fn add(
     client: &impl GenericClient,
     workspace: i32,
-    address: &str,
+    (id, address): (&str, &str),
     detail: Option<&str>,
     by: &str,
-) -> Result<(String, bool), Error> {
-    let hash: Vec<u8> = client
-        .query_one(&format!("SELECT {HASH}, $1::int4"), &[&workspace, &address])
-        .await?
-        .try_get(0)?;
-    let id = id_of(workspace, &hash);
-    let n = client
+) -> Result<String, Error> {
+    client
         .execute(
-            "INSERT INTO suppressions (suppression_id, workspace_id, address_hash, address_masked, reason, detail, created_by)
-             VALUES ($1, $2, $3, $4, 'manual', $5, $6) ON CONFLICT DO NOTHING",
-            &[&id, &workspace, &hash, &mask(address), &detail, &by],
+            &format!(
+                "INSERT INTO suppressions (suppression_id, workspace_id, address_hash, address_masked, reason, detail, created_by)
+                 VALUES ($3, $1, {HASH}, $4, 'manual', $5, $6) ON CONFLICT DO NOTHING"
+            ),
+            &[&workspace, &address, &id, &mask(address), &detail, &by],
         )
         .await?;
-    Ok((id, n == 1))
+    let sql = format!(
+        "SELECT suppression_id FROM suppressions WHERE workspace_id = $1 AND address_hash = {HASH}"
+    );
+    client
+        .query_one(&sql, &[&workspace, &address])
+        .await?
+        .try_get(0)
 }
 
 /// Lifts a suppression by its id. True: there was one.

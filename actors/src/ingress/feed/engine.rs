@@ -47,8 +47,6 @@ pub(super) enum Got {
     Heard,
     /// The sender is done.
     End,
-    /// A message longer than anything that is read: nothing can be read behind it.
-    Overflow,
     /// The connection broke.
     Broken,
 }
@@ -312,20 +310,6 @@ impl Feed {
             }
             Got::Heard => Ok(()),
             Got::End => Err(End::Done),
-            Got::Overflow => {
-                // It cannot be read on from here. Its turn is over all the same: sent again it would only end the next feed.
-                let seq = self.order.next();
-                if self.boot.is_some() && self.order.take(seq) == Turn::Its {
-                    self.wait_for(seq, 0, State::Done);
-                    let refused = ("frame_too_large", "a message was too long even to be read");
-                    self.refuse(carrier, seq, "", refused).await?;
-                }
-                Err(End::Bye(
-                    "message_too_large",
-                    "a message was too long even to be read",
-                    CloseCode::Size,
-                ))
-            }
             Got::Broken => Err(End::Broken),
         }
     }

@@ -1,6 +1,6 @@
 //! Which kinds of frames a module maps, as far as the door must know it: whether, and under which key.
 
-use crate::modules::Modules;
+use crate::modules::Live;
 use std::sync::Arc;
 
 /// What becomes of a frame of some kind.
@@ -17,10 +17,11 @@ pub enum Mapped {
 /// Asks the enabled modules: of a module's id, a kind and a frame's body.
 pub type KindMap = Arc<dyn Fn(&str, &str, &str) -> Mapped + Send + Sync>;
 
-/// What the enabled modules map.
+/// What the enabled modules map, each frame by the set in force when it comes.
 #[must_use]
-pub fn of(modules: Arc<Modules>) -> KindMap {
+pub fn of(live: Live) -> KindMap {
     Arc::new(move |module, kind, body| {
+        let modules = live.now();
         let kinds = modules.get(module).map(|m| &m.kinds);
         let Some(kind) = kinds.and_then(|k| k.get(kind)) else {
             return Mapped::No;

@@ -9,12 +9,13 @@
 //!
 //! - `wire`: what is said; `order`: which sequence is to come; [`kinds`]: which frames the log gets. All pure.
 //! - [`admission`]: whose feed a token opens. [`live`]: one feed a shard. `standing`: how far each is, in the store.
-//! - `engine`: one feed, over `socket` or `ndjson`.
+//! - `engine`: one feed, over `socket` (whose messages `cutter` bounds) or `ndjson`.
 //!
 //! What may not live here: what a kind means. The modules say which kinds they map; everything else is counted, acknowledged
 //! and kept for nothing.
 
 pub mod admission;
+mod cutter;
 pub(super) mod engine;
 pub mod kinds;
 pub mod live;
@@ -30,7 +31,7 @@ use crate::postgres::Pool;
 use actix_web::http::StatusCode;
 use actix_web::http::header::{CACHE_CONTROL, CONTENT_ENCODING, UPGRADE};
 use actix_web::web::{Bytes, Payload};
-use actix_web::{HttpRequest, HttpResponse};
+use actix_web::{FromRequest, HttpRequest, HttpResponse};
 use admission::Admitted;
 use millrace_topics::contract::TopicRef;
 use std::rc::Rc;
@@ -71,22 +72,34 @@ impl FeedSetup {
 
 /// `GET`: becomes a WebSocket.
 pub(super) async fn get(door: Rc<Door>, request: HttpRequest, payload: Payload) -> HttpResponse {
-    let upgraded = let_in(&door, &request).await.and_then(|admitted| {
-        if !request.headers().contains_key(UPGRADE) {
-            return Err(Refusal::new(
-                StatusCode::UPGRADE_REQUIRED,
-                "upgrade_required",
-                "a GET here becomes a WebSocket; POST takes NDJSON",
-            ));
-        }
-        let (response, session, stream) = actix_ws::handle(&request, payload)
-            .map_err(|_| Refusal::bad("handshake", "the WebSocket's handshake is malformed"))?;
-        let carrier = socket::Socket::new(session, stream);
-        let feeds = Arc::clone(&door.shared.feeds);
-        actix_rt::spawn(engine::run(Rc::clone(&door), feeds, admitted, carrier));
-        Ok(response)
-    });
+    let upgraded = upgrade(&door, &request, payload).await;
     answered(&door, upgraded)
+}
+
+async fn upgrade(
+    door: &Rc<Door>,
+    request: &HttpRequest,
+    payload: Payload,
+) -> Result<HttpResponse, Refusal> {
+    let admitted = let_in(door, request).await?;
+    if !request.headers().contains_key(UPGRADE) {
+        return Err(Refusal::new(
+            StatusCode::UPGRADE_REQUIRED,
+            "upgrade_required",
+            "a GET here becomes a WebSocket; POST takes NDJSON",
+        ));
+    }
+    let malformed = |_| Refusal::bad("handshake", "the WebSocket's handshake is malformed");
+    let (mut payload, cutter) = cutter::Cut::payload(payload.into_inner());
+    // The one way to make a payload of that type; it waits for nothing.
+    let payload = Payload::from_request(request, &mut payload)
+        .await
+        .map_err(malformed)?;
+    let (response, session, stream) = actix_ws::handle(request, payload).map_err(malformed)?;
+    let carrier = socket::Socket::new(session, stream, cutter);
+    let feeds = Arc::clone(&door.shared.feeds);
+    actix_rt::spawn(engine::run(Rc::clone(door), feeds, admitted, carrier));
+    Ok(response)
 }
 
 /// `POST`: NDJSON in, NDJSON out.

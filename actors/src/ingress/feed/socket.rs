@@ -1,32 +1,37 @@
 //! A feed over a WebSocket.
 
+use super::cutter::{Cutter, Was};
 use super::engine::{Carrier, Got};
 use actix_web::web::Bytes;
 use actix_ws::{
-    AggregatedMessage, AggregatedMessageStream, CloseCode, CloseReason, MessageStream,
-    ProtocolError, Session,
+    AggregatedMessage, AggregatedMessageStream, CloseCode, CloseReason, MessageStream, Session,
 };
 use futures::StreamExt;
+use millrace_schemas::frame::MAX_FRAME_BYTES;
+use std::cell::RefCell;
+use std::rc::Rc;
 use std::time::Duration;
 
-/// The longest message that is read whole, so that it can be answered with its sequence; a longer one ends the feed.
-const MAX_MESSAGE: usize = 4 << 20;
 /// How long a peer may take to accept an answer.
 const SLOWEST: Duration = Duration::from_secs(10);
 
 pub(super) struct Socket {
     session: Session,
     stream: AggregatedMessageStream,
+    cutter: Rc<RefCell<Cutter>>,
 }
 
 impl Socket {
-    pub fn new(session: Session, stream: MessageStream) -> Socket {
+    /// The stream of a payload that `cutter` cuts.
+    pub fn new(session: Session, stream: MessageStream, cutter: Rc<RefCell<Cutter>>) -> Socket {
         Socket {
             session,
+            // What is longer is cut before it comes here.
             stream: stream
-                .max_frame_size(MAX_MESSAGE)
+                .max_frame_size(MAX_FRAME_BYTES)
                 .aggregate_continuations()
-                .max_continuation_size(MAX_MESSAGE),
+                .max_continuation_size(MAX_FRAME_BYTES),
+            cutter,
         }
     }
 }
@@ -34,8 +39,14 @@ impl Socket {
 impl Carrier for Socket {
     async fn next(&mut self) -> Got {
         match self.stream.next().await {
-            Some(Ok(AggregatedMessage::Text(text))) => Got::Text(text.into_bytes()),
-            Some(Ok(AggregatedMessage::Binary(_))) => Got::NotText,
+            Some(Ok(AggregatedMessage::Binary(bytes))) => match self.cutter.borrow_mut().was() {
+                Some(Was::Text) => Got::Text(bytes),
+                Some(Was::TooLong(length)) => {
+                    Got::TooLarge(bytes, usize::try_from(length).unwrap_or(usize::MAX))
+                }
+                Some(Was::NotText) => Got::NotText,
+                None => Got::Broken,
+            },
             Some(Ok(AggregatedMessage::Ping(payload))) => {
                 // A pong that is lost is asked for again.
                 let pong = self.session.pong(&payload);
@@ -44,14 +55,8 @@ impl Carrier for Socket {
             }
             Some(Ok(AggregatedMessage::Pong(_))) => Got::Heard,
             Some(Ok(AggregatedMessage::Close(_))) => Got::End,
-            Some(Err(ProtocolError::Overflow)) => Got::Overflow,
-            // Too long in several parts is no kind of its own.
-            Some(Err(ProtocolError::Io(error)))
-                if error.to_string().contains("continuation size") =>
-            {
-                Got::Overflow
-            }
-            Some(Err(_)) | None => Got::Broken,
+            // The cutter lets none pass as text.
+            Some(Ok(AggregatedMessage::Text(_)) | Err(_)) | None => Got::Broken,
         }
     }
 

@@ -57,7 +57,7 @@ pub(in crate::api::operations) async fn preview(
 ) -> Result<Reach, Problem> {
     let ws = call.workspace()?;
     let ask = Ask { ws, whom };
-    let reached = audience::resolve(call.tx, &call.state.modules, &ask).await?;
+    let reached = audience::resolve(call.tx, call.modules, &ask).await?;
     let mut ineligible = BTreeMap::new();
     for channel in channels.iter().filter_map(|c| Channel::of_word(c)) {
         let n = match channel {
@@ -121,7 +121,7 @@ pub(super) fn of_rule<'a>(call: &'a Call<'a>) -> LocalBoxFuture<'a, Result<Answe
     Box::pin(async move {
         let stored = entity::load::<Rules>(call, call.param(Rules::PARAM)?, "").await?;
         let rule = stored.fields.rule();
-        let modules = &call.state.modules;
+        let modules = call.modules;
         let Some(trigger) = modules.trigger(&rule.trigger_id) else {
             return Answer::of(&Reach::unread());
         };
@@ -174,7 +174,7 @@ pub(super) fn of_question<'a>(call: &'a Call<'a>) -> LocalBoxFuture<'a, Result<A
             );
             return Err(faults.into());
         }
-        let modules = &call.state.modules;
+        let modules = call.modules;
         let Some(trigger) = modules.trigger(&rule.trigger_id) else {
             faults.add(
                 "?trigger_id",

@@ -96,7 +96,7 @@ async fn stored(call: &Call<'_>, user: &str) -> Result<Answer, Problem> {
         let id: String = row.try_get(0)?;
         let changed_at: Tz = row.try_get(4)?;
         preferences.push(Stored {
-            dormant: !id.is_empty() && !is_declared(&call.state.modules, &id),
+            dormant: !id.is_empty() && !is_declared(call.modules, &id),
             preference: Preference {
                 id,
                 channel,
@@ -123,7 +123,7 @@ pub(super) fn set<'a>(call: &'a Call<'a>) -> LocalBoxFuture<'a, Result<Answer, P
         let changes: Changes = call.body()?;
         let mut faults = Faults::new();
         for (i, wanted) in changes.preferences.iter().enumerate() {
-            check(&call.state.modules, role, wanted, i, &mut faults);
+            check(call.modules, role, wanted, i, &mut faults);
         }
         if !faults.is_empty() {
             return Err(faults.into());

@@ -4,6 +4,7 @@
 mod session;
 
 use super::Reply;
+use rustls::ServerConfig;
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -17,6 +18,8 @@ use tokio::sync::oneshot;
 pub enum Step {
     /// The greeting.
     Greeting,
+    /// `STARTTLS`.
+    StartTls,
     /// `AUTH`.
     Auth,
     /// `MAIL FROM`.
@@ -49,6 +52,18 @@ impl Act {
             Act::Farewell(_) => Step::Body,
         }
     }
+}
+
+/// How its connections are secured.
+#[derive(Clone, Default)]
+pub enum Secured {
+    /// Not at all.
+    #[default]
+    No,
+    /// From the first byte.
+    Tls(Arc<ServerConfig>),
+    /// By STARTTLS; before it, it takes anything, so that what is said too early is seen.
+    StartTls(Arc<ServerConfig>),
 }
 
 /// A message that was taken.
@@ -101,6 +116,9 @@ struct State {
     /// How long each reply takes.
     latency: Duration,
     taken: usize,
+    secured: Secured,
+    /// Commands that were said in the clear.
+    overheard: Vec<String>,
 }
 
 /// What it has counted.
@@ -128,10 +146,21 @@ impl Mail {
     /// # Errors
     /// No port could be bound.
     pub fn start() -> std::io::Result<Mail> {
+        Mail::start_secured(Secured::No)
+    }
+
+    /// As [`Mail::start`], secured.
+    ///
+    /// # Errors
+    /// No port could be bound.
+    pub fn start_secured(secured: Secured) -> std::io::Result<Mail> {
         let listener = std::net::TcpListener::bind(("127.0.0.1", 0))?;
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
-        let state = Arc::<Mutex<State>>::default();
+        let state = Arc::new(Mutex::new(State {
+            secured,
+            ..State::default()
+        }));
         let (stop, stopped) = oneshot::channel::<()>();
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -190,6 +219,12 @@ impl Mail {
     /// Takes so long for each reply from now on.
     pub fn take_so_long(&self, latency: Duration) {
         self.open().latency = latency;
+    }
+
+    /// Commands that it heard in the clear so far.
+    #[must_use]
+    pub fn overheard(&self) -> Vec<String> {
+        self.open().overheard.clone()
     }
 
     /// What was taken so far.

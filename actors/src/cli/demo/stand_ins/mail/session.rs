@@ -1,12 +1,15 @@
 //! One connection of the stand-in.
 
-use super::{Act, Caught, State, Step, open};
+use super::{Act, Caught, Secured, State, Step, open};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use rustls::ServerConfig;
 use std::io;
 use std::sync::{Arc, Mutex};
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 
 /// Bytes of a message at most.
 const MESSAGE_AT_MOST: usize = 16 << 20;
@@ -19,8 +22,15 @@ enum Next {
     Said,
 }
 
+/// A connection, encrypted or not.
+trait Wire: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Wire for T {}
+
 struct Session {
-    stream: BufReader<TcpStream>,
+    stream: BufReader<Box<dyn Wire>>,
+    /// Nobody else hears what is said.
+    encrypted: bool,
     state: Arc<Mutex<State>>,
     act: Option<Act>,
 }
@@ -32,8 +42,14 @@ pub(super) async fn serve(
     connection: usize,
 ) -> io::Result<()> {
     let _ = socket.set_nodelay(true);
+    let secured = open(&state).secured.clone();
+    let (stream, encrypted): (Box<dyn Wire>, bool) = match &secured {
+        Secured::Tls(config) => (Box::new(accepted(config, socket).await?), true),
+        Secured::No | Secured::StartTls(_) => (Box::new(socket), false),
+    };
     let mut session = Session {
-        stream: BufReader::new(socket),
+        stream: BufReader::new(stream),
+        encrypted,
         state,
         act: None,
     };
@@ -50,6 +66,9 @@ pub(super) async fn serve(
             return Ok(());
         }
         let text = line.trim_end();
+        if !session.encrypted {
+            open(&session.state).overheard.push(text.to_owned());
+        }
         let verb = text
             .split_whitespace()
             .next()
@@ -57,6 +76,18 @@ pub(super) async fn serve(
             .to_ascii_uppercase();
         match verb.as_str() {
             "EHLO" | "HELO" => session.greet().await?,
+            "STARTTLS" => {
+                session.take_act(|step| step == Step::StartTls);
+                if let Next::Said = session.play(Step::StartTls).await? {
+                    continue;
+                }
+                let Secured::StartTls(config) = &secured else {
+                    session.say("502 5.5.1 not here").await?;
+                    continue;
+                };
+                session.say("220 2.0.0 go on").await?;
+                session = session.encrypt(config).await?;
+            }
             "AUTH" => {
                 session.take_act(|step| step == Step::Auth);
                 if let Next::Said = session.play(Step::Auth).await? {
@@ -70,7 +101,8 @@ pub(super) async fn serve(
                 session.say(reply).await?;
             }
             "MAIL" => {
-                session.take_act(|step| !matches!(step, Step::Greeting | Step::Auth));
+                session
+                    .take_act(|step| !matches!(step, Step::Greeting | Step::StartTls | Step::Auth));
                 (from, to) = (None, Vec::new());
                 if let Next::Said = session.play(Step::Mail).await? {
                     continue;
@@ -151,7 +183,21 @@ pub(super) async fn serve(
     }
 }
 
+async fn accepted<T: Wire>(config: &Arc<ServerConfig>, stream: T) -> io::Result<TlsStream<T>> {
+    TlsAcceptor::from(Arc::clone(config)).accept(stream).await
+}
+
 impl Session {
+    /// Goes on encrypted; what was said in the clear behind the word is not listened to.
+    async fn encrypt(self, config: &Arc<ServerConfig>) -> io::Result<Session> {
+        let stream = accepted(config, self.stream.into_inner()).await?;
+        Ok(Session {
+            stream: BufReader::new(Box::new(stream)),
+            encrypted: true,
+            ..self
+        })
+    }
+
     /// The next act of the script, if it is one of these steps.
     fn take_act(&mut self, wanted: impl Fn(Step) -> bool) {
         let mut state = open(&self.state);
@@ -189,10 +235,15 @@ impl Session {
     }
 
     async fn greet(&mut self) -> io::Result<()> {
-        let login = open(&self.state).login.is_some();
+        let (login, secured) = {
+            let state = open(&self.state);
+            (state.login.is_some(), state.secured.clone())
+        };
         let auth = if login { "250-AUTH PLAIN\r\n" } else { "" };
+        let offers = matches!(secured, Secured::StartTls(_)) && !self.encrypted;
+        let starttls = if offers { "250-STARTTLS\r\n" } else { "" };
         self.say(&format!(
-            "250-catcher.example\r\n250-8BITMIME\r\n250-SMTPUTF8\r\n{auth}250 ENHANCEDSTATUSCODES"
+            "250-catcher.example\r\n250-8BITMIME\r\n250-SMTPUTF8\r\n{starttls}{auth}250 ENHANCEDSTATUSCODES"
         ))
         .await
     }
