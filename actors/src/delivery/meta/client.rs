@@ -73,7 +73,7 @@ impl Client {
             return Err(ClientError::BadVersion(settings.version.clone()));
         }
         let http = reqwest::Client::builder()
-            .tls_backend_preconfigured(outbound::tls()?)
+            .tls_backend_preconfigured(outbound::tls(&[])?)
             .redirect(reqwest::redirect::Policy::none())
             .retry(reqwest::retry::never())
             .referer(false)

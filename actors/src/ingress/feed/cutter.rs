@@ -171,9 +171,8 @@ impl Cut {
             payload,
             cutter: Rc::clone(&cutter),
         };
-        let payload = Payload::Stream {
-            payload: Box::pin(cut),
-        };
+        let stream: Pin<Box<dyn Stream<Item = Result<Bytes, PayloadError>>>> = Box::pin(cut);
+        let payload = Payload::Stream { payload: stream };
         (payload, cutter)
     }
 }
