@@ -13,7 +13,6 @@ use millrace::runtime::core::{Core, Exit, NEWER};
 use millrace::runtime::vertical::Vertical;
 use millrace::settings;
 use millrace::thresholds::actor::Thresholds;
-use millrace::thresholds::plan::Plan;
 use millrace_schemas::WIRE_VERSION;
 use millrace_schemas::time::Micros;
 use millrace_tests::postgres::TestDatabase;
@@ -174,7 +173,6 @@ impl Ground {
 async fn a_record_of_a_newer_build_stops_its_partition_in_every_topic() {
     let mut ground = Ground::new().await;
     let modules: Arc<Modules> = Arc::new(shipped::load(&["uo".to_owned()], None).unwrap());
-    let plan = Arc::new(Plan::new(Arc::clone(&modules)));
     let (triggers, notices) = (ground.topic(TRIGGERS).no, ground.topic(NOTICES).no);
     for group in GROUPS {
         if group.name == ATTRIBUTION.name {
@@ -183,11 +181,11 @@ async fn a_record_of_a_newer_build_stops_its_partition_in_every_topic() {
         } else if group.name == THRESHOLDS.name {
             let own = settings::Thresholds { slice_keys: 100 };
             ground
-                .proves(|| Thresholds::new(Arc::clone(&plan), own.clone(), triggers))
+                .proves(|| Thresholds::new(Arc::clone(&modules).into(), own.clone(), triggers))
                 .await;
         } else if group.name == ENGAGEMENT.name {
             ground
-                .proves(|| Engagement::new(Arc::clone(&modules), notices))
+                .proves(|| Engagement::new(Arc::clone(&modules).into(), notices))
                 .await;
         } else if group.name == RECIPIENTS.name {
             ground.proves(|| Recipients::new(Configured::ALL)).await;

@@ -1,6 +1,7 @@
 //! What bad input gets: an answer with its sequence and the reason, and the feed goes on.
 
 use super::{Sidecar, Stand, frame};
+use futures::SinkExt;
 use millrace::api::keys::ApiKey;
 use millrace_schemas::frame::MAX_FRAME_BYTES;
 use serde_json::{Value, json};

@@ -9,7 +9,6 @@ use millrace::runtime::vertical::{DecodeError, Effects, Item, Raw, Start, Vertic
 use millrace::settings;
 use millrace::thresholds::actor::Thresholds;
 use millrace::thresholds::draft::Draft;
-use millrace::thresholds::plan::Plan;
 use millrace_schemas::directory::DirectoryRecord;
 use millrace_schemas::firing::Firing;
 use millrace_schemas::frame::Frame;
@@ -38,12 +37,10 @@ pub(super) fn modules() -> Arc<Modules> {
 }
 
 fn thresholds() -> Thresholds {
-    static PLAN: OnceLock<Arc<Plan>> = OnceLock::new();
-    let plan = PLAN.get_or_init(|| Arc::new(Plan::new(modules())));
     let settings = settings::Thresholds {
         slice_keys: usize::MAX,
     };
-    let mut thresholds = Thresholds::new(Arc::clone(plan), settings, TRIGGERS_NO);
+    let mut thresholds = Thresholds::new(modules().into(), settings, TRIGGERS_NO);
     thresholds.reset(&Start {
         partition: 0,
         partitions: 8,
@@ -62,7 +59,7 @@ pub fn decode(name: &str, payload: &[u8]) -> Option<Result<(), DecodeError>> {
     Some(match name {
         CLICKS | POSTBACKS => by(&actor(), &topic, payload),
         FRAMES => by(&thresholds(), &topic, payload),
-        TRIGGERS => by(&Engagement::new(modules(), 5), &topic, payload),
+        TRIGGERS => by(&Engagement::new(modules().into(), 5), &topic, payload),
         NOTICES => by(&Recipients::default(), &topic, payload),
         DIRECTORY_TOPIC => by(&Directory, &topic, payload),
         _ => return None,
