@@ -35,31 +35,33 @@ pub fn trigger(at: usize) -> String {
     format!("g.thing.{}", TRIGGERS[at].0)
 }
 
-/// Segments that a rule may have, of every ceiling and of none: incomparable, unreadable, of an audience that nobody declares, gone.
-/// What a union has is of one ceiling here: one of a wider and a narrower audience has the narrower one's ceiling, and reaches both.
+/// Segments that a rule may have, of every ceiling and of none: unions of a wider and a narrower audience; incomparable, unreadable,
+/// of an audience that nobody declares; none, past the last.
 pub fn tree(at: usize) -> Option<Value> {
-    let (staff, players) = (
-        json!({"audience": "staff"}),
-        json!({"audience": "g.players"}),
-    );
+    let leaf = |id: &str| json!({"audience": id});
     let group = |op: &str, nodes: &[&Value]| json!({"op": op, "nodes": nodes});
+    let (staff, players, all) = (leaf("staff"), leaf("g.players"), leaf("authenticated"));
     let not_staff = group("not", &[&staff]);
+    let loose = group("or", &[&all, &players]);
     let trees = [
-        staff.clone(),
-        players.clone(),
+        group("or", &[&leaf("admin"), &staff]),
         group("or", &[&players, &group("and", &[&players, &not_staff])]),
+        group("and", &[&all, &loose, &not_staff]),
         group("and", &[&players, &not_staff]),
         group("and", &[&players, &staff]),
-        not_staff.clone(),
-        json!({"audience": "g.gone"}),
-        json!({"audience": "everyone"}),
-        group("and", &[&json!({"audience": "authenticated"}), &players]),
+        group("and", &[&all, &players]),
+        leaf("g.gone"),
+        leaf("everyone"),
+        loose,
+        not_staff,
+        players,
+        staff,
     ];
     trees.get(at).cloned()
 }
 
 /// How many, the one that is gone included.
-pub const TREES: usize = 10;
+pub const TREES: usize = 13;
 
 pub static MODULES: LazyLock<Arc<Modules>> = LazyLock::new(|| {
     let mut text = r#"

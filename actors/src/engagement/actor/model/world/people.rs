@@ -4,7 +4,7 @@ use super::super::scenery::{PLAYERS, RULES, SAVED, TRIGGERS, USERS, WS, tree, tr
 use super::{Aim, Bound, Ruled, Someone, World};
 use crate::directory::audience::{Reached, Unreached};
 use crate::directory::rules::{self as directory, SavedSegment, Target};
-use crate::directory::segment::Segment;
+use crate::directory::segment::Leaf;
 use crate::engagement::rules::{Rule, Rules};
 use crate::recipients::facts::{Facts, Person, Place, RuleNow};
 use crate::recipients::preference::Said;
@@ -40,26 +40,13 @@ impl World {
         }
     }
 
-    fn segment(&self, segment: &Segment) -> BTreeSet<String> {
-        let each = |nodes: &[Segment]| -> Vec<BTreeSet<String>> {
-            nodes.iter().map(|n| self.segment(n)).collect()
-        };
-        match segment {
-            Segment::Audience(leaf) => match leaf.audience.as_str() {
-                "staff" => self.those(|who| who.role != "user"),
-                "admin" => self.those(|who| who.role == "admin"),
-                "g.players" => PLAYERS.iter().map(|p| (*p).to_owned()).collect(),
-                _ => self.those(|_| true),
-            },
-            Segment::Or(nodes) => each(nodes).into_iter().flatten().collect(),
-            Segment::And { kept, without } => {
-                let (kept, without) = (each(kept), each(without));
-                let all = kept.iter().flatten();
-                let all = all.filter(|user| kept.iter().all(|set| set.contains(*user)));
-                all.filter(|user| !without.iter().any(|set| set.contains(*user)))
-                    .cloned()
-                    .collect()
-            }
+    /// The users of an audience of a segment.
+    fn leaf(&self, leaf: &Leaf) -> BTreeSet<String> {
+        match leaf.audience.as_str() {
+            "staff" => self.those(|who| who.role != "user"),
+            "admin" => self.those(|who| who.role == "admin"),
+            "g.players" => PLAYERS.iter().map(|p| (*p).to_owned()).collect(),
+            _ => self.those(|_| true),
         }
     }
 
@@ -77,7 +64,7 @@ impl World {
                 return nobody(Unreached::NoList);
             }
             Target::Plain(plain) => self.audience(*plain, firing),
-            Target::Segment(segment, _) => self.segment(segment),
+            Target::Segment(segment, _) => segment.members(&|leaf: &Leaf| self.leaf(leaf)),
         };
         let active = users.into_iter().filter(|user| self.someone(user).active);
         Reached {
