@@ -11,7 +11,6 @@ use millrace::recipients::facts::Configured;
 use millrace::runtime::clock::ManualClock;
 use millrace::settings;
 use millrace::thresholds::actor::Thresholds;
-use millrace::thresholds::plan::Plan;
 use millrace_schemas::WIRE_VERSION;
 use millrace_schemas::frame::Frame;
 use millrace_schemas::time::Micros;
@@ -73,10 +72,9 @@ impl Walk {
         }
         let [frames, triggers, notices]: [TopicRef; 3] = topics.try_into().unwrap();
         let url = db.url();
-        let plan = Arc::new(Plan::new(Arc::clone(&modules)));
         let trackers = settings::Thresholds { slice_keys: 100 };
-        let thresholds = Thresholds::new(plan, trackers, triggers.no);
-        let engagement = Engagement::new(Arc::clone(&modules), notices.no);
+        let thresholds = Thresholds::new(Arc::clone(&modules).into(), trackers, triggers.no);
+        let engagement = Engagement::new(Arc::clone(&modules).into(), notices.no);
         let recipients = Recipients::new(Configured::ALL);
         Walk {
             thresholds: Actor::launch(url, thresholds, &clock, &frames, 0).await,

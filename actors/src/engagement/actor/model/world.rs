@@ -120,7 +120,7 @@ impl World {
             cooldowns: HashMap::new(),
             sent: HashSet::new(),
             out: Vec::new(),
-            engagement: Engagement::new(Arc::clone(&MODULES), 9),
+            engagement: Engagement::new(Arc::clone(&MODULES).into(), 9),
             slices: [Cooldowns::new(3), Cooldowns::new(3)],
             bounds: HashMap::new(),
         };
