@@ -3,6 +3,7 @@
 mod caps;
 mod crossing;
 mod killed;
+mod rejected;
 mod verified;
 mod walks;
 mod world;

@@ -6,7 +6,7 @@ use super::output::Listing;
 use super::process::seeding;
 use crate::api::workspaces;
 use crate::directory::rules::{Rule, SavedSegment};
-use crate::engagement::explain;
+use crate::engagement::{explain, undecided};
 use anyhow::{Context as _, bail};
 use serde_json::json;
 use std::process::ExitCode;
@@ -82,13 +82,14 @@ async fn explain(context: &Context, args: Explain) -> anyhow::Result<ExitCode> {
             .map(|event| (ws, event)),
         None => None,
     };
+    let why = match &event {
+        Some(_) => String::new(),
+        None => undecided::why(&client, ws, &args.event).await?,
+    };
     let (ws, event) = found(event, || {
         let place = args.workspace.as_ref();
         let place = place.map_or_else(String::new, |slug| format!(" in `{slug}`"));
-        format!(
-            "no event `{}`{place}: it is not decided yet (`millrace lag`), was rejected, or is older than events are kept",
-            args.event
-        )
+        format!("no event `{}`{place}: {why}", args.event)
     })?;
     if !context.json() {
         eprintln!(

@@ -50,7 +50,7 @@ pub struct Rule {
 pub enum Target {
     /// A plain audience.
     Plain(Ceiling),
-    /// A saved one, with its ceiling as it is derived now.
+    /// A saved one, with its ceiling as it is derived now, and without what would reach beyond that.
     Segment(Segment, Ceiling),
 }
 
@@ -109,7 +109,10 @@ impl Rule {
             return Err(dormant("dormant_segment", id));
         };
         match audience::ceiling(modules, &segment) {
-            Ok(ceiling) => Ok(Target::Segment(segment, ceiling)),
+            Ok(ceiling) => segment
+                .within(ceiling, &|id: &str| audience::declared(modules, id))
+                .map(|bounded| Target::Segment(bounded, ceiling))
+                .ok_or_else(|| dormant("dormant_segment", id)),
             Err(NoCeiling::Dormant(_)) => Err(dormant("dormant_segment", id)),
             Err(NoCeiling::Incomparable(_)) => Err(dormant("incomparable", id)),
         }

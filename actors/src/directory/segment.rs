@@ -3,7 +3,8 @@
 //! `{"audience": id, "params": {…}}`, or `{"op": "and" | "or" | "not", "nodes": [...]}`.
 //!
 //! - A segment's ceiling is the narrowest that it contains, whether it intersects or unites: a ceiling says what an expression is
-//!   allowed to reach, not what it will. Where two are incomparable there is none, and the segment is refused.
+//!   allowed to reach, not what it will: a rule that uses it reaches no part that is wider. Where two are incomparable there is none,
+//!   and the segment is refused.
 //! - `not` stands only beside others within an `and`: what it takes away, it takes from what they leave. By itself it would mean
 //!   everybody else, which is how a narrow audience becomes a broadcast. It contributes no ceiling, since taking away widens nothing.
 //! - An audience that nobody declares any more makes the whole segment dormant, within a `not` too: taken for nobody there, it
@@ -146,6 +147,44 @@ impl Segment {
         let ceilings = kept.into_iter().filter_map(|leaf| declared(&leaf.audience));
         // Every group keeps one audience at least, so that there is one.
         Ceiling::meet_all(ceilings)?.ok_or_else(|| NoCeiling::Dormant(BTreeSet::new()))
+    }
+
+    /// The same without what reaches beyond a ceiling: of a union, the parts that are not within it go, since the narrower part would
+    /// else lend its ceiling to the wider one. Of an intersection one that is within is enough. What is taken away stays whole.
+    /// `None`: nothing is left. Within its own ceiling ([`Segment::ceiling`]) something always is.
+    #[must_use]
+    pub fn within<F: Fn(&str) -> Option<Ceiling>>(
+        &self,
+        ceiling: Ceiling,
+        declared: &F,
+    ) -> Option<Segment> {
+        match self {
+            Segment::Audience(leaf) => declared(&leaf.audience)
+                .is_some_and(|of| ceiling.permits(of))
+                .then(|| self.clone()),
+            Segment::Or(nodes) => {
+                let nodes = nodes.iter().filter_map(|n| n.within(ceiling, declared));
+                let nodes: Vec<Segment> = nodes.collect();
+                (!nodes.is_empty()).then_some(Segment::Or(nodes))
+            }
+            Segment::And { kept, without } => {
+                let mut bounded: Option<(usize, Segment)> = None;
+                for (at, node) in kept.iter().enumerate() {
+                    match node.within(ceiling, declared) {
+                        Some(whole) if whole == *node => return Some(self.clone()),
+                        Some(part) if bounded.is_none() => bounded = Some((at, part)),
+                        _ => {}
+                    }
+                }
+                let (at, part) = bounded?;
+                let mut kept = kept.clone();
+                *kept.get_mut(at)? = part;
+                Some(Segment::And {
+                    kept,
+                    without: without.clone(),
+                })
+            }
+        }
     }
 
     /// Who is in it, by who is in each audience: what the store's own set operations must answer too.

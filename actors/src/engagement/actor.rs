@@ -378,6 +378,9 @@ impl Vertical for Engagement {
 }
 
 #[cfg(test)]
+mod model;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

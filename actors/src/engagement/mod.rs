@@ -4,7 +4,7 @@
 //! - [`decide`]: what a firing is worth by its declaration, its gates by rule, and its notices; pure. [`rules`]: rules and audiences
 //!   as they stand in the batch's transaction. [`store`]: marks and firings. [`actor`]: what the shell needs.
 //! - [`wire`]: reading what other streams emitted. [`declared`]: a firing against its trigger's declaration, at the door too.
-//!   [`explain`]: why somebody was told or was not, from what the gates have stored.
+//!   [`explain`]: why somebody was told or was not, from what the gates have stored; [`undecided`]: where they stored nothing.
 //!
 //! What may not live here: what a user wants (recipients), how an audience is resolved and a condition read (directory), what a
 //! module declares (modules).
@@ -15,4 +15,5 @@ pub mod declared;
 pub mod explain;
 pub mod rules;
 pub mod store;
+pub mod undecided;
 pub mod wire;

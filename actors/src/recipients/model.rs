@@ -1,5 +1,5 @@
-//! A model of the gates: notices in any order, delivered again, batches that crash before their commit, cancels at any moment, and
-//! what must hold whatever happens.
+//! A model of the gates of recipients: notices in any order, delivered again, batches that crash before their commit, cancels at any
+//! moment, and what must hold whatever happens. The model of all gates together is `engagement::actor::model`.
 
 use super::decide::{self, Passed, Stamp};
 use super::facts::{Facts, Person, Place, RuleNow};

@@ -155,6 +155,40 @@ fn the_narrowest_bounds_it_and_what_is_taken_away_does_not() {
     assert_eq!(ceiling(&group("or", &[guild, audience("gone")])), gone);
 }
 
+#[test]
+fn a_union_lends_its_ceiling_to_no_wider_part() {
+    let (all, guild, staff) = (audience("all"), audience("guild"), audience("staff"));
+    let read = |tree: &Value| Segment::read(tree).expect("a tree");
+    let bounded = |tree: &Value| {
+        let segment = read(tree);
+        let ceiling = segment.ceiling(declared).expect("a ceiling");
+        segment.within(ceiling, &declared).expect("something")
+    };
+    let (or, and) = (
+        |nodes: &[Value]| group("or", nodes),
+        |nodes: &[Value]| group("and", nodes),
+    );
+    let loose = or(&[all.clone(), guild.clone()]);
+    let tight = or(std::slice::from_ref(&guild));
+    assert_eq!(bounded(&loose), read(&tight));
+    let admins = or(&[staff.clone(), audience("admin")]);
+    assert_eq!(bounded(&admins), read(&or(&[audience("admin")])));
+    let not_staff = group("not", &[staff]);
+    assert_eq!(
+        bounded(&and(&[all.clone(), loose.clone(), not_staff.clone()])),
+        read(&and(&[all.clone(), tight, not_staff.clone()]))
+    );
+    // One of an intersection bounds it; what is taken away is taken away whole.
+    for whole in [
+        or(&[guild.clone(), audience("governors")]),
+        and(&[all, guild.clone()]),
+        and(&[loose.clone(), guild.clone()]),
+        and(&[guild, group("not", &[loose]), not_staff]),
+    ] {
+        assert_eq!(bounded(&whole), read(&whole), "{whole}");
+    }
+}
+
 /// A tree whose `not`s stand where they may, `depth` groups within each other, each with a `not` of its own.
 fn tree(depth: u32) -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
@@ -208,6 +242,10 @@ proptest! {
             for leaf in kept {
                 prop_assert!(declared(&leaf.audience).expect("declared").permits(ceiling));
             }
+            // Within its own ceiling there is always something, nobody new, and nothing that a second look would take away.
+            let bounded = segment.within(ceiling, &declared).expect("something");
+            prop_assert!(bounded.members(&of(&world)).is_subset(&segment.members(&of(&world))));
+            prop_assert_eq!(bounded.within(ceiling, &declared), Some(bounded.clone()));
         }
     }
 
