@@ -74,6 +74,16 @@ version = 1
 variables = [ { name = "page", type = "string", required = true, example = "p1" } ]
 
 [[trigger]]
+id = "g.team.announced"
+label = "A team is told"
+description = "Somebody tells a team something."
+subject_key = "team"
+audience = "members"
+ceiling = "members"
+version = 1
+variables = [ { name = "team", type = "string", required = true, example = "7" } ]
+
+[[trigger]]
 id = "g.page.audited"
 label = "A call was audited"
 description = "What the staff did about a call."

@@ -36,9 +36,9 @@ fn news(user: &str) -> String {
     let notice = Notification {
         v: 1,
         user: user.to_owned(),
-        trigger: "core.news".to_owned(),
+        trigger: "news.post".to_owned(),
         firing: "1-0-1-0".to_owned(),
-        dedupe_key: "core.news:1".to_owned(),
+        dedupe_key: "news.post:1".to_owned(),
         at: SystemClock.wall(),
         body: GenericBody {
             title: "News".to_owned(),
@@ -56,8 +56,11 @@ impl Api {
             .http
             .request(method, format!("http://{}{path}", self.at))
             .bearer_auth(&self.key)
-            .header("if-match", "*")
-            .json(&body);
+            .header("if-match", "*");
+        let request = match body {
+            Value::Null => request,
+            body => request.json(&body),
+        };
         let answer = request.send().await.unwrap();
         let status = answer.status();
         let text = answer.text().await.unwrap();
@@ -104,7 +107,7 @@ async fn furnish(api: &Api, mail: &Mail, device: &str) -> (String, String) {
         api.post("/v1/users", whole).await;
         let link = json!({"module": "uo", "shard": "atlantic", "account": user, "user_id": user});
         api.post("/v1/account-links", link).await;
-        let wishes: Vec<Value> = ["", "core.news"]
+        let wishes: Vec<Value> = ["", "news.post"]
             .into_iter()
             .flat_map(|id| {
                 ["email", "push"].map(|c| json!({"id": id, "channel": c, "mode": "instant"}))
@@ -120,7 +123,7 @@ async fn furnish(api: &Api, mail: &Mail, device: &str) -> (String, String) {
     for rule in rules["items"].as_array().unwrap() {
         if rule["trigger_id"].as_str().unwrap().starts_with("uo.") {
             let path = format!("/v1/rules/{}/enable", rule["id"].as_str().unwrap());
-            api.change(post.clone(), &path, json!({})).await;
+            api.change(post.clone(), &path, Value::Null).await;
         }
     }
     (token, id)

@@ -94,7 +94,8 @@ fn what_pauses_a_transport_is_told_apart() {
             (answer.verdict, &*answer.code),
             (Verdict::PauseDestination, name)
         );
-        let kept = format!("{code} 5.7.1 not from here");
+        let step = if stage == Stage::Mail { "" } else { "login: " };
+        let kept = format!("{step}{code} 5.7.1 not from here");
         assert_eq!(answer.excerpt.as_deref(), Some(kept.as_str()));
     }
 }
