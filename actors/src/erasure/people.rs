@@ -106,7 +106,7 @@ async fn firings(client: &Client, person: &Person) -> Result<Vec<Holding>, Error
     Ok(theirs)
 }
 
-/// A notice's payload without what it says: neither body nor variables nor a sealed address; whom it is for and what makes a second
+/// A notice's payload without what it says: neither body nor variables nor a sealed address nor an account; whom it is for and what makes a second
 /// one the same stay. `None`: it says nothing any more.
 fn without_words(payload: &str, contact: &Contact) -> Option<String> {
     let Ok(Value::Object(before)) = serde_json::from_str::<Value>(payload) else {
@@ -119,6 +119,8 @@ fn without_words(payload: &str, contact: &Contact) -> Option<String> {
     let mut members = before.clone();
     members.remove("vars");
     members.remove("to_sealed");
+    // The account in a game that made somebody its owner: nobody asks for it any more.
+    members.remove("linked");
     members.insert("body".to_owned(), json!({"title": ERASED}));
     let before = Value::Object(before);
     let mut after = Value::Object(members);

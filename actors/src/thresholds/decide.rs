@@ -151,6 +151,11 @@ impl Deciding<'_> {
                 continue;
             }
             if !tracker::remembers(&mapping.tracker) {
+                // What it says of a state is no longer so, and would call off what was said since.
+                if overtaken && !matches!(mapping.tracker, Tracker::Always) {
+                    part.held = true;
+                    continue;
+                }
                 if tracker::step(&mapping.tracker, None, fields).fires {
                     part.fired.push(at);
                 }

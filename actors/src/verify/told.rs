@@ -6,7 +6,7 @@
 //!   decided. Every message counts, whatever became of it: what a later firing called off has cooled its subject down all the same;
 //! - by the ceilings `owner` and `members`, where the event is kept, the rule is unchanged and has no segment: a segment's users are
 //!   not stored;
-//! - by `staff` and `admin`, where the user was last changed ten minutes or more before the decision (clocks differ);
+//! - by `staff` and `admin`, where the user was last changed an hour or more before the decision (clocks differ);
 //! - by `subscribers` and wider, not at all: preferences say how they are, not how they were.
 
 use super::report::{Checked, Kind};
@@ -44,11 +44,12 @@ WHERE CASE
         AND NOT coalesce(CASE o.ceiling WHEN 'owner' THEN f.owner = o.user_id ELSE o.user_id = ANY (f.recipients) END, false)
         AND EXISTS (SELECT FROM firing_rules s
                     WHERE s.firing_pos = o.firing_pos AND s.rule_id = r.rule_id AND s.rule_version = r.version)
-    WHEN o.ceiling = 'staff' THEN u.role = 'user' AND u.updated_at <= o.created_at - interval '10 minutes'
-    WHEN o.ceiling = 'admin' THEN u.role <> 'admin' AND u.updated_at <= o.created_at - interval '10 minutes'
+    WHEN o.ceiling = 'staff' THEN u.role = 'user' AND u.updated_at <= o.created_at - interval '1 hour'
+    WHEN o.ceiling = 'admin' THEN u.role <> 'admin' AND u.updated_at <= o.created_at - interval '1 hour'
     ELSE false END";
 
-/// A second rule that tells the same event writes no second item: its message stands for the first one's.
+/// A second rule that tells the same event writes no second item: its message stands for the first one's, and that item may have
+/// gone since by the days of its own.
 const NOT_IN_INBOX: &str = "
 SELECT o.outbox_id, o.user_id FROM (
     SELECT o.outbox_id, o.workspace_id, o.user_id, o.payload ->> 'dedupe_key' AS dedupe_key
@@ -56,7 +57,7 @@ SELECT o.outbox_id, o.user_id FROM (
     WHERE o.channel = 'inapp' AND o.status = 'sent' AND o.user_id IS NOT NULL AND o.created_at >= $1 AND o.ended_at >= $2
       AND n.outbox_id IS NULL OFFSET 0
 ) o LEFT JOIN user_notifications n USING (workspace_id, user_id, dedupe_key)
-WHERE n.outbox_id IS NULL";
+WHERE n.outbox_id IS NULL AND EXISTS (SELECT FROM send_log l WHERE l.outbox_id = o.outbox_id AND l.code = 'written')";
 
 pub(super) async fn check(s: &Snapshot<'_>, found: &mut Checked) -> Result<(), Error> {
     // Without a message of a rule there is nothing to judge, and what follows reads whole tables.

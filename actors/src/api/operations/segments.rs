@@ -215,7 +215,14 @@ fn get_reach<'a>(call: &'a Call<'a>) -> LocalBoxFuture<'a, Result<Answer, Proble
         let Some(segment) = Segment::read(&stored.fields.expression) else {
             return Answer::of(&Reach::unread());
         };
-        let whom = Whom::Segment(&segment);
+        // As rules reach it: no part of a union reaches further than the whole is rated.
+        let modules = call.modules;
+        let bounded = audience::ceiling(modules, &segment)
+            .ok()
+            .and_then(|ceiling| {
+                segment.within(ceiling, &|id: &str| audience::declared(modules, id))
+            });
+        let whom = Whom::Segment(bounded.as_ref().unwrap_or(&segment));
         Answer::of(&reach::preview(call, whom, None, &[]).await?)
     })
 }
