@@ -68,29 +68,46 @@ pub async fn killed_itself(process: &mut Process) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Owner and epoch of each partition of group `attribution`.
+/// Owner and epoch of each partition of a group.
 pub type Owners = BTreeMap<i32, (String, i64)>;
 
-/// Who owns what now.
+/// Who owns what of group `attribution` now.
 ///
 /// # Errors
 /// The store's.
 pub async fn owners(deployment: &Deployment) -> anyhow::Result<Owners> {
-    let sql = "SELECT partition, owner, epoch FROM ownership WHERE group_name = 'attribution'";
-    let rows = deployment.store().await.query(sql, &[]).await?;
+    owners_of(deployment, "attribution").await
+}
+
+async fn owners_of(deployment: &Deployment, group: &str) -> anyhow::Result<Owners> {
+    let sql = "SELECT partition, owner, epoch FROM ownership WHERE group_name = $1";
+    let rows = deployment.store().await.query(sql, &[&group]).await?;
     Ok(rows
         .iter()
         .map(|r| (r.get(0), (r.get(1), r.get(2))))
         .collect())
 }
 
-/// Waits until so many processes own partitions.
+/// Waits until so many processes own partitions of group `attribution`.
 ///
 /// # Errors
 /// They do not in time.
 pub async fn shared_by(deployment: &Deployment, many: usize) -> anyhow::Result<Owners> {
-    eventually(&format!("{many} owners"), PATIENCE, async || {
-        let owners = owners(deployment).await?;
+    group_shared_by(deployment, "attribution", many).await
+}
+
+/// Waits until so many processes own partitions of a group.
+///
+/// # Errors
+/// They do not in time.
+pub async fn group_shared_by(
+    deployment: &Deployment,
+    group: &str,
+    many: usize,
+) -> anyhow::Result<Owners> {
+    let what = format!("{many} owners of group {group}");
+    eventually(&what, PATIENCE, async || {
+        let owners = owners_of(deployment, group).await?;
         let mut names: Vec<&String> = owners.values().map(|(name, _)| name).collect();
         names.sort();
         names.dedup();

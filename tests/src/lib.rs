@@ -13,7 +13,7 @@
 //! - [`generator`]: records for the log, each with what is right for it. [`recount`]: the store's facts against that list.
 //! - [`parties`]: one destination of each kind with its receiver. [`door_client`]: who sends to the doors and remembers what was
 //!   acknowledged. [`log_reader`]: what a log holds.
-//! - [`faults`]: what fault runs share.
+//! - [`faults`]: what fault runs share. [`quay`]: a harbour whose shards stream frames and whose people are told, with its oracle.
 //! - [`shard_session`]: what a shard's sidecar sends over an evening.
 //! - [`memory_log`]: a log for doors without one. [`hostile`]: requests that no honest sender makes, and what became of them.
 //! - [`deployment`]: all of it together: a database, a log, the product's processes over them.
@@ -39,6 +39,7 @@ pub mod partition;
 pub mod postgres;
 pub mod process;
 pub mod proxy;
+pub mod quay;
 pub mod receivers;
 pub mod recording_host;
 pub mod recount;

@@ -6,6 +6,55 @@ use rdkafka::{ClientConfig, Message, Offset, TopicPartitionList};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Where topics end.
+pub struct Watermarks(BaseConsumer);
+
+impl Watermarks {
+    /// Over a connection of its own.
+    ///
+    /// # Errors
+    /// librdkafka's.
+    pub fn new(brokers: &str) -> anyhow::Result<Watermarks> {
+        let consumer = ClientConfig::new()
+            .set("bootstrap.servers", brokers)
+            .set("group.id", "reader-of-ends")
+            .set("reconnect.backoff.max.ms", "250")
+            .create()?;
+        Ok(Watermarks(consumer))
+    }
+
+    /// The end of each partition of a topic. Blocks.
+    ///
+    /// # Errors
+    /// Kafka does not answer within a minute.
+    pub fn ends(&self, topic: &str, partitions: i32) -> anyhow::Result<Vec<(i32, i64)>> {
+        let until = Instant::now() + PATIENCE;
+        let mut all = Vec::new();
+        for partition in 0..partitions {
+            all.push((partition, watermarks(&self.0, topic, partition, until)?.1));
+        }
+        Ok(all)
+    }
+}
+
+/// First and last of a partition, asked again until the time is up.
+fn watermarks(
+    consumer: &BaseConsumer,
+    topic: &str,
+    partition: i32,
+    until: Instant,
+) -> anyhow::Result<(i64, i64)> {
+    loop {
+        match consumer.fetch_watermarks(topic, partition, Duration::from_secs(5)) {
+            Ok(found) => return Ok(found),
+            Err(error) if Instant::now() >= until => return Err(error.into()),
+            Err(_) => {}
+        }
+    }
+}
+
 /// A record as the log holds it.
 #[derive(Clone, Debug)]
 pub struct Logged {
@@ -22,7 +71,6 @@ pub struct Logged {
 /// # Errors
 /// Kafka does not answer within a minute.
 pub fn read_all(brokers: &str, topics: &[(i32, String, i32)]) -> anyhow::Result<Vec<Logged>> {
-    const PATIENCE: Duration = Duration::from_secs(60);
     let consumer: BaseConsumer = ClientConfig::new()
         .set("bootstrap.servers", brokers)
         .set("group.id", "reader-of-everything")
@@ -36,13 +84,7 @@ pub fn read_all(brokers: &str, topics: &[(i32, String, i32)]) -> anyhow::Result<
     let mut open: BTreeMap<(String, i32), i64> = BTreeMap::new();
     for (_, name, partitions) in topics {
         for partition in 0..*partitions {
-            let (low, high) = loop {
-                match consumer.fetch_watermarks(name, partition, Duration::from_secs(5)) {
-                    Ok(found) => break found,
-                    Err(error) if Instant::now() >= until => return Err(error.into()),
-                    Err(_) => {}
-                }
-            };
+            let (low, high) = watermarks(&consumer, name, partition, until)?;
             if high > low {
                 list.add_partition_offset(name, partition, Offset::Offset(low))?;
                 open.insert((name.clone(), partition), high);

@@ -46,7 +46,12 @@ impl Deck {
         let mut cards = Vec::new();
         for kind in table.iter().copied() {
             let wanted = only.map_or(kind.weight > 0, |name| name == kind.name);
-            if !wanted || (kind.form == Form::Long && form == Form::Short) {
+            let has = match kind.form {
+                Form::Short => true,
+                Form::Slow => form != Form::Short || only.is_some(),
+                Form::Long => form != Form::Short,
+            };
+            if !wanted || !has {
                 continue;
             }
             for variant in kind.deals() {

@@ -8,6 +8,7 @@ use millrace_tests::log_reader::read_all;
 use millrace_tests::outbox;
 use millrace_tests::parties::account;
 use millrace_tests::process::eventually;
+use millrace_tests::quay::account as account_of_quay;
 use millrace_tests::recount::{Finding, Kind, recount_all};
 
 /// What a run amounts to.
@@ -15,7 +16,7 @@ use millrace_tests::recount::{Finding, Kind, recount_all};
 pub struct Recounted {
     /// Records of the generator's list.
     pub listed: usize,
-    /// Records that came through doors.
+    /// Records that came through doors, frames of shards among them.
     pub through_doors: usize,
     /// Messages to receivers.
     pub messages: i64,
@@ -25,7 +26,7 @@ pub struct Recounted {
 
 impl Scene {
     /// Brings everything to its end and recounts it: ledger, counters and positions; what was acknowledged at the doors; outbox
-    /// and receivers.
+    /// and receivers; where there is a harbour, whom it told of what.
     ///
     /// # Errors
     /// Something did not come to an end.
@@ -38,7 +39,11 @@ impl Scene {
             });
         };
         self.step("finish: a process of each role");
-        for role in Role::ALL {
+        let mut roles = Role::ALL.to_vec();
+        if self.quay.is_some() {
+            roles.extend(Role::OF_MODULES);
+        }
+        for role in roles {
             for process in self.crew.entry(role).or_default() {
                 if let Some(status) = process.ended() {
                     let words = process.last_words(8);
@@ -75,6 +80,13 @@ impl Scene {
             // What is booked twice by sabotage is refused by the store here and there, and too much of that stops a partition.
             self.deployment.at_rest(produced, PATIENCE).await?;
         }
+        if let Some(quay) = &mut self.quay {
+            self.step.set("finish: shards have sent everything");
+            quay.streamed().await?;
+            self.step.set("finish: everything of the shards is decided");
+            // Before anything that waits is made due: what was called off by now may never be told.
+            quay.drained(&self.deployment).await?;
+        }
         self.step("finish: everything is sent");
         let store = self.store().await;
         for process in &mut self.crew.remove(&Role::Delivery).unwrap_or_default() {
@@ -110,13 +122,21 @@ impl Scene {
         findings.extend(recount_all(&store, produced).await?.findings);
         findings.extend(expected.findings);
         findings.extend(account(&store, &self.parties).await?);
+        let mut frames = 0;
+        if let Some(quay) = &self.quay {
+            frames = quay.plan.frames();
+            findings.extend(account_of_quay(
+                &quay.plan,
+                &quay.look(&self.deployment).await?,
+            ));
+        }
         self.step("finish: millrace verify");
         findings.extend(verify(self).await?);
         let sql = "SELECT count(*) FROM outbox";
         let messages = store.query_one(sql, &[]).await?.get(0);
         Ok(Recounted {
             listed: self.listed.places.len(),
-            through_doors: expected.through_doors,
+            through_doors: expected.through_doors + frames,
             messages,
             findings,
         })

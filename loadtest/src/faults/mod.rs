@@ -1,13 +1,15 @@
 //! The fault runner: seeded runs of a whole deployment (doors, attribution, delivery, senders, receivers) over one Kafka, each
 //! with a fault of some kind, each recounted to the last record and message. See [`kinds`] for what can happen, [`scene`] for
-//! what it happens to, [`finish`] for what must hold afterwards.
+//! what it happens to, [`harbour`] for shards and people beside it, [`finish`] for what must hold afterwards.
 
 mod deal;
 mod finish;
+mod harbour;
 mod hits;
 mod kinds;
 mod old;
 mod report;
+mod role;
 mod run;
 mod sabotage;
 mod scene;
@@ -57,7 +59,7 @@ pub struct Options {
     /// After the runs, over the same cluster, what `--sabotage` does. The last line counts the runs alone.
     #[arg(long)]
     then_sabotage: Option<String>,
-    /// One broker instead of three, and without the kinds that need more.
+    /// One broker instead of three, and without the kinds that need more; those that take more time, only when asked for by name.
     #[arg(long)]
     short: bool,
     /// How long one try of a run may take, in seconds. A shared machine may need more than a calm one.

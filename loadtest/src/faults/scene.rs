@@ -1,6 +1,8 @@
 //! A whole deployment with processes: doors, attribution, delivery; senders before it, receivers behind it, a list of records in
 //! its log. Kinds of faults act on it; what it became is recounted in [`super::finish`].
 
+pub use super::role::{Role, obeyed};
+
 use super::hits;
 use super::step::Step;
 use anyhow::Context as _;
@@ -14,6 +16,7 @@ use millrace_tests::parties::Parties;
 use millrace_tests::postgres::DedicatedServer;
 use millrace_tests::process::{Launch, Process, eventually, lasting_address};
 use millrace_tests::proxy::Proxy;
+use millrace_tests::quay::Quay;
 use millrace_tests::recount::{Finding, Produced};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -26,43 +29,6 @@ use tokio_postgres::Client;
 pub const DOORS: i32 = 3;
 /// Those of the generator's workspaces whose facts are told to a webhook are that workspace's; here it is the doors' alone.
 const EVENTS: [&str; 3] = ["visit", "click", "conversion"];
-
-/// What a process does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Role {
-    /// Takes what is sent.
-    Doors,
-    /// Decides and books.
-    Attribution,
-    /// Sends messages.
-    Delivery,
-    /// Serves the admin API, where a kind starts it.
-    Admin,
-}
-
-impl Role {
-    /// Those that every scene has at work.
-    pub const ALL: [Role; 3] = [Role::Doors, Role::Attribution, Role::Delivery];
-
-    /// Its name on the command line.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Role::Doors => "doors",
-            Role::Attribution => "attribution",
-            Role::Delivery => "delivery",
-            Role::Admin => "admin",
-        }
-    }
-}
-
-/// Whether a process that was told to stop ended as it should: in order, or by the signal itself where it had not begun yet.
-pub fn obeyed(process: &mut Process) -> bool {
-    let in_order = process.ended().is_some_and(|status| status.success());
-    in_order
-        || (process.killed_by() == Some(libc::SIGTERM)
-            && !process.log_text().contains("millrace is up"))
-}
 
 /// What all runs of an invocation share.
 #[derive(Clone)]
@@ -146,6 +112,8 @@ pub struct Scene {
     pub environment: BTreeMap<Role, BTreeMap<String, String>>,
     /// Another program than the product built last (an older one), for processes of a role started from now on.
     pub program: BTreeMap<Role, PathBuf>,
+    /// The harbour, where there is one: shards that stream frames, people who are told.
+    pub quay: Option<Quay>,
     /// Proxies that processes were led through; they live as long as the scene.
     pub proxies: Vec<Proxy>,
     /// What a kind has recounted by itself and found.
@@ -216,6 +184,7 @@ impl Scene {
             step,
             environment: BTreeMap::new(),
             program: BTreeMap::new(),
+            quay: None,
             proxies: Vec::new(),
             findings: Vec::new(),
             struck: 0,
@@ -248,7 +217,11 @@ impl Scene {
                 .setting("http.admin", self.doors_at),
             Role::Attribution => self.deployment.attribution(&name)?,
             Role::Delivery => self.parties.sender(&self.deployment, &name)?,
-            Role::Admin => self.deployment.role("admin", &name)?,
+            Role::Admin
+            | Role::Thresholds
+            | Role::Engagement
+            | Role::Recipients
+            | Role::Directory => self.deployment.role(role.name(), &name)?,
         };
         if !self.shared.sabotage.is_empty() {
             launch = launch.sabotage(&self.shared.sabotage);
@@ -409,13 +382,28 @@ impl Scene {
     /// Called right after a fault: it struck if the role still has work. One that comes after the last record proves nothing.
     pub async fn strike(&mut self, role: Role) {
         let left = match role {
-            // Senders go on until they are told to stop; so does whoever a kind lets call the admin API.
-            Role::Doors => self.client.is_some(),
+            // Shards end with their sessions; senders go on until they are told to stop.
+            Role::Doors => match &self.quay {
+                Some(_) => self.is_left("thresholds").await,
+                None => self.client.is_some(),
+            },
+            // Whoever a kind lets call it goes on, too.
             Role::Admin => true,
+            Role::Thresholds | Role::Engagement | Role::Recipients | Role::Directory => {
+                self.is_left(role.name()).await
+            }
             Role::Attribution => self.consumed().await < self.listed.places.len() as i64,
             Role::Delivery => {
                 let store = self.store().await;
-                outbox::due(&store).await.is_ok_and(|due| due > 0)
+                if self.quay.is_some() {
+                    // Storms wait for longer than the run takes.
+                    let sql =
+                        "SELECT count(*) FROM outbox_due WHERE due_at < now() + interval '10 min'";
+                    let row = store.query_one(sql, &[]).await;
+                    row.is_ok_and(|row| row.get::<_, i64>(0) > 0)
+                } else {
+                    outbox::due(&store).await.is_ok_and(|due| due > 0)
+                }
             }
         };
         self.struck += u32::from(left);

@@ -3,6 +3,7 @@
 mod admin;
 mod deliveries;
 mod drain;
+mod engagement;
 mod group;
 mod guards;
 mod kafka;
@@ -23,7 +24,9 @@ use millrace_tests::generator::Rng;
 pub enum Form {
     /// Both forms; one broker is enough.
     Short,
-    /// The long form alone: it needs three brokers, another build, or more time.
+    /// The long form alone, since it takes more time; one broker is enough, and the short form has it when it is asked for by name.
+    Slow,
+    /// The long form alone: it needs three brokers, another build, or much more time.
     Long,
 }
 
@@ -109,6 +112,7 @@ pub fn table() -> Vec<&'static Kind> {
         network::KINDS,
         deliveries::KINDS,
         relay::KINDS,
+        engagement::KINDS,
         upgrade::KINDS,
         admin::KINDS,
     ]
