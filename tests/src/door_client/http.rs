@@ -27,7 +27,8 @@ pub async fn request(
     path: &str,
     body: &str,
 ) -> std::io::Result<Reply> {
-    request_with(at, key, &[], method, path, body).await
+    let lines = [("Content-Type", "application/x-ndjson")];
+    request_with(at, key, &lines, method, path, body).await
 }
 
 /// Sends a request with headers of its own: status and body, or that nobody answered.
@@ -50,7 +51,7 @@ pub async fn request_with(
         }
         let request = format!(
             "{method} {path} HTTP/1.1\r\nHost: {at}\r\nConnection: close\r\n{more}\
-             Content-Type: application/x-ndjson\r\nContent-Length: {}\r\n\r\n{body}",
+             Content-Length: {}\r\n\r\n{body}",
             body.len()
         );
         socket.write_all(request.as_bytes()).await?;

@@ -77,15 +77,26 @@ async fn endings(
         for (status, n) in outbox::statuses(store, p.no).await? {
             let right = status == "sent" || (p.channel == "stub" && status == "unknown");
             if !right {
+                let why = last_words(store, p.no, &status).await?;
                 find(
                     found,
                     Kind::Wrong,
-                    format!("{}: {n} messages ended {status}", p.channel),
+                    format!("{}: {n} messages ended {status} ({why})", p.channel),
                 );
             }
         }
     }
     Ok(())
+}
+
+/// What was said at every attempt of up to three messages that ended so.
+async fn last_words(store: &Client, destination: i32, status: &str) -> anyhow::Result<String> {
+    let sql = "SELECT o.outbox_id::text || ': ' || string_agg(coalesce(l.code, l.result) || ' at ' || l.sent_at::text, ', ' ORDER BY l.attempt)
+               FROM outbox o JOIN send_log l USING (outbox_id) WHERE o.destination_no = $1 AND o.status = $2
+               GROUP BY o.outbox_id LIMIT 3";
+    let rows = store.query(sql, &[&destination, &status]).await?;
+    let all: Vec<String> = rows.iter().map(|r| r.get(0)).collect();
+    Ok(all.join("; "))
 }
 
 /// Payloads of a destination's messages, with their ids.

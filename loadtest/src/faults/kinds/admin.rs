@@ -97,7 +97,10 @@ async fn make(at: SocketAddr, key: &str, n: u32) -> anyhow::Result<String> {
     let name = format!("made-{n}");
     let body =
         json!({"name": name, "url_template": "https://shop.example/?c={click_id}"}).to_string();
-    let headers = [("Idempotency-Key", name.as_str())];
+    let headers = [
+        ("Idempotency-Key", name.as_str()),
+        ("Content-Type", "application/json"),
+    ];
     loop {
         match request_with(at, Some(key), &headers, "POST", "/v1/offers", &body).await {
             Ok(reply) if reply.status == 201 => {
