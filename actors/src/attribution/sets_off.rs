@@ -370,7 +370,8 @@ fn fire_pixels(whom: &Whom, firing: &Firing, fact: &Fact, now: Now, messages: &m
             event_id: &event_id,
             event_name: attached.event.as_deref().unwrap_or(&pixel.event_name),
             event_time: firing.at.0.div_euclid(1_000_000),
-            now: now.wall.0.div_euclid(1_000_000),
+            // A wall clock that has stepped back makes nothing lie in the future that the stream has seen.
+            now: now.wall.max(now.stream).0.div_euclid(1_000_000),
             action_source: &pixel.action_source,
             event_source_url: visit.source_url.as_deref(),
             client_user_agent: visit.user_agent.as_deref(),

@@ -21,7 +21,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-/// How far ahead of the wall clock an `accepted_at` may lie before it is clamped, in seconds.
+/// How far ahead of the wall clock an `accepted_at` may lie before it is clamped, in seconds. What the stream has reached already
+/// does it no harm: a wall clock that steps back neither changes an order nor makes what is accepted now older than what was before.
 const ACCEPTED_SKEW_SECS: i64 = 300;
 
 /// Why an actor ends.
@@ -281,9 +282,10 @@ impl<V: Vertical> Core<V> {
                         tracing::debug!(partition = batch.partition, "poison gauge above its cap");
                     }
                     let mut at = accepted_at;
-                    if at > latest {
+                    let bound = latest.max(stream);
+                    if at > bound {
                         metrics::counter!("accepted_at_clamped_total").increment(1);
-                        at = latest;
+                        at = bound;
                     }
                     if replay.is_none() {
                         stream = stream.max(at);

@@ -15,7 +15,7 @@ pub struct Item<R> {
     pub id: RecordId,
     /// Where in the batch it stands.
     pub index: usize,
-    /// When a door accepted it, clamped to five minutes ahead of the wall clock.
+    /// When a door accepted it, clamped to five minutes ahead of the wall clock, or to the stream's time if that is later.
     pub accepted_at: Micros,
     /// The greatest `accepted_at` so far, this record's included.
     pub stream: Micros,

@@ -69,6 +69,31 @@ fn visited(world: &mut World, id: &str, at: i64, pixels: Value) -> Record {
     on_wire(0, id, &record)
 }
 
+/// What was accepted before a clock stepped back does not lie in the future, and comes before what was accepted since.
+#[tokio::test]
+async fn a_clock_that_steps_back_spoils_no_event_and_no_order() {
+    let mut w = World::with_destinations().await;
+    w.clock.set(Micros(T0));
+    w.send(&[postback("c1", T0, "payout=1&txid=t1&lead_hash=L")])
+        .await;
+    w.clock.set(Micros(T0 - 50 * MINUTE));
+    // The same identity, accepted later; then the visit that both wait for.
+    w.send(&[postback("c1", T0 + MINUTE, "payout=2&txid=t1&lead_hash=L")])
+        .await;
+    let pixels = json!([{"pixel": "px_1"}]);
+    let v = visited(&mut w, "c1", T0 + 2 * MINUTE, pixels);
+    w.send(&[v]).await;
+    assert_eq!(
+        w.messages().await,
+        seen(&[
+            ("webhook visit", 1),
+            ("webhook conversion", 1),
+            ("meta Purchase", 1)
+        ])
+    );
+    assert_eq!(w.count("SELECT payout::int8 FROM conversions").await, 1);
+}
+
 #[tokio::test]
 async fn a_first_approval_fires_each_pixel_once_and_webhooks_hear_of_everything() {
     let mut w = World::with_destinations().await;
