@@ -393,6 +393,25 @@ impl Sidecar {
     }
 }
 
+/// A workspace with a shard of module `uo`, and its feed token.
+async fn atlantic(store: &tokio_postgres::Client) -> anyhow::Result<ApiKey> {
+    let token = ApiKey::generate_as("ft_")?;
+    store
+        .batch_execute(
+            "INSERT INTO workspaces (slug, name) VALUES ('acme', 'Acme');
+             INSERT INTO shards (shard_id, workspace_id, name, module, protocol) VALUES ('atlantic', 1, 'A', 'uo', 5)",
+        )
+        .await?;
+    store
+        .execute(
+            "INSERT INTO shard_tokens (token_id, workspace_id, shard_id, name, secret_digest, created_by)
+             VALUES ($1, 1, 'atlantic', 'T', $2, 'test')",
+            &[&token.id(), &token.digest().as_slice()],
+        )
+        .await?;
+    Ok(token)
+}
+
 fn frame(seq: u64, kind: &str) -> Value {
     json!({"seq": seq, "kind": kind, "body": {"id": format!("t{}", seq % 7), "n": seq}})
 }

@@ -1,8 +1,8 @@
 //! The door is killed before the log has a frame, and after the log has it and before the sidecar hears of it: whatever is sent
 //! again is there once by its numbers.
 
+use super::atlantic;
 use super::session::path;
-use millrace::api::keys::ApiKey;
 use millrace_schemas::frame::{Frame, ReplayWindow};
 use millrace_tests::deployment::{Deployment, Log, PATIENCE};
 use millrace_tests::process::{Process, eventually, lasting_address};
@@ -56,21 +56,7 @@ async fn logged(deployment: &Deployment) -> anyhow::Result<Vec<(i32, Frame)>> {
 }
 
 async fn run(deployment: &Deployment) -> anyhow::Result<()> {
-    let token = ApiKey::generate_as("ft_")?;
-    let store = deployment.store().await;
-    store
-        .batch_execute(
-            "INSERT INTO workspaces (slug, name) VALUES ('acme', 'Acme');
-             INSERT INTO shards (shard_id, workspace_id, name, module, protocol) VALUES ('atlantic', 1, 'A', 'uo', 5)",
-        )
-        .await?;
-    store
-        .execute(
-            "INSERT INTO shard_tokens (token_id, workspace_id, shard_id, name, secret_digest, created_by)
-             VALUES ($1, 1, 'atlantic', 'T', $2, 'test')",
-            &[&token.id(), &token.digest().as_slice()],
-        )
-        .await?;
+    let token = atlantic(&deployment.store().await).await?;
     let at = lasting_address()?;
     let mut doors = door(deployment, 0, at).await?;
     let mut sender = deployment

@@ -1,7 +1,6 @@
 //! A sidecar that announces more than it may, by far: a door's memory does not grow with it.
 
-use super::{Sidecar, frame};
-use millrace::api::keys::ApiKey;
+use super::{Sidecar, atlantic, frame};
 use millrace_tests::deployment::{Deployment, Log, PATIENCE};
 use millrace_tests::process::free_address;
 use tokio::io::AsyncWriteExt;
@@ -23,21 +22,7 @@ fn most(pid: i32) -> anyhow::Result<u64> {
 }
 
 async fn run(deployment: &Deployment) -> anyhow::Result<()> {
-    let token = ApiKey::generate_as("ft_")?;
-    let store = deployment.store().await;
-    store
-        .batch_execute(
-            "INSERT INTO workspaces (slug, name) VALUES ('acme', 'Acme');
-             INSERT INTO shards (shard_id, workspace_id, name, module, protocol) VALUES ('atlantic', 1, 'A', 'uo', 5)",
-        )
-        .await?;
-    store
-        .execute(
-            "INSERT INTO shard_tokens (token_id, workspace_id, shard_id, name, secret_digest, created_by)
-             VALUES ($1, 1, 'atlantic', 'T', $2, 'test')",
-            &[&token.id(), &token.digest().as_slice()],
-        )
-        .await?;
+    let token = atlantic(&deployment.store().await).await?;
     let at = free_address()?;
     let launch = deployment.launch("door")?.args(["run", "--roles", "doors"]);
     let launch = launch
