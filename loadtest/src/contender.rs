@@ -42,8 +42,8 @@ pub struct Running {
     done: bool,
 }
 
-/// The product's program: `MILLRACE_BIN`, else the one beside this program. Under `cargo run` it is built first, so that it is of
-/// the sources that a section names.
+/// The product's program: `MILLRACE_BIN`, else the one beside this program, which is built first, so that it is of the sources that a
+/// section names however this program was started.
 ///
 /// # Errors
 /// It does not build, or is not there.
@@ -60,14 +60,17 @@ fn build() -> anyhow::Result<PathBuf> {
         return Ok(path.into());
     }
     let release = !cfg!(debug_assertions);
-    if let Some(cargo) = std::env::var_os("CARGO") {
-        let mut build = Command::new(cargo);
-        build.args(["build", "-q", "-p", "millrace"]);
-        if release {
-            build.arg("--release");
-        }
-        ensure!(build.status()?.success(), "the product does not build");
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut build = Command::new(cargo);
+    build.args(["build", "-q", "--locked", "-p", "millrace"]);
+    build.current_dir(env!("CARGO_MANIFEST_DIR"));
+    if release {
+        build.arg("--release");
     }
+    let built = build
+        .status()
+        .context("cargo is not there; MILLRACE_BIN names a program that is built already")?;
+    ensure!(built.success(), "the product does not build");
     let path = std::env::current_exe()?.with_file_name("millrace");
     ensure!(
         path.is_file(),

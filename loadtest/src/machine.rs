@@ -28,7 +28,7 @@ fn proc_field(file: &str, name: &str) -> String {
 }
 
 /// The commit that is checked out, as it was when first asked for; `-dirty` behind it where files differ from it, those that
-/// measurements write aside.
+/// measurements write aside, and `-given` where the program is one that `MILLRACE_BIN` names, of sources that nobody knows here.
 pub fn commit() -> &'static str {
     static COMMIT: OnceLock<String> = OnceLock::new();
     COMMIT.get_or_init(|| {
@@ -37,11 +37,15 @@ pub fn commit() -> &'static str {
             .args(["status", "--porcelain", "--", ":(top)"])
             .arg(":(top,exclude)loadtest/*.md")
             .output();
-        match changed {
+        let named = match changed {
             Ok(out) if out.status.success() && out.stdout.is_empty() => head,
             Ok(out) if out.status.success() => format!("{head}-dirty"),
             // No repository: then there is no commit either.
             _ => head,
+        };
+        match std::env::var_os("MILLRACE_BIN") {
+            Some(_) => format!("{named}-given"),
+            None => named,
         }
     })
 }

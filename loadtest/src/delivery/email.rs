@@ -1,4 +1,4 @@
-//! `delivery email`: mail to a local server, the product and lettre's pooled transport alone at the same concurrency.
+//! `delivery email`: mail to a local server, the product and lettre's connections alone at the same concurrency.
 
 use super::sending::{self, Arrived, arrive, middle, rates, show};
 use super::smtp;
@@ -196,7 +196,7 @@ fn section(options: &Options, all: &[Rounds]) -> anyhow::Result<String> {
     writeln!(out, "{}\n", machine::describe(None, None::<u64>))?;
     writeln!(
         out,
-        "{} mails a round to one local server, {} connections; the sender alone on one core, server and PostgreSQL (durable) on the\nother. The product is `millrace run --roles delivery` over a filled outbox: each mail is rendered, and its user asked about, right\nbefore it is sent. The comparator is lettre's pooled transport with one message made beforehand. Rates as the server sees them,\nmedians of {} rounds in turns. Where the server takes its time for each reply, the connections bound both sides; where it takes\nnone, the processor does.\n",
+        "{} mails a round to one local server, {} connections; the sender alone on one core, server and PostgreSQL (durable) on the\nother. The product is `millrace run --roles delivery` over a filled outbox: each mail is rendered, and its user asked about, right\nbefore it is sent. The comparator is as many of lettre's\nconnections kept open (its pool leaves Nagle's algorithm on: 40 ms a mail), with one message made beforehand. Rates as the server sees them,\nmedians of {} rounds in turns. Where the server takes its time for each reply, the connections bound both sides; where it takes\nnone, the processor does.\n",
         options.messages,
         options.concurrency,
         options.rounds.max(1),
