@@ -4,7 +4,7 @@
 use super::draft::{AccountKey, Draft, Link, Rejected};
 use super::plan::Plan;
 use super::roster::{ListKey, Members};
-use super::slice::{ShardKey, Slice, StateKey};
+use super::slice::{ShardKey, Slice, StateKey, StateRef};
 use crate::postgres::types::Tz;
 use crate::runtime::session::{Failure, Session};
 use hashbrown::HashMap;
@@ -18,14 +18,15 @@ use uuid::Uuid;
 #[must_use]
 pub fn memory_id(plan: &Plan, key: &StateKey) -> Uuid {
     let (module, mapping) = plan.name_of(key.mapping);
+    let StateRef { shard, key: of, .. } = key.borrowed();
     ids::digest(
         "tracker",
         &[
             &key.workspace.to_be_bytes(),
             module.as_bytes(),
-            key.place.shard.as_bytes(),
+            shard.as_bytes(),
             mapping.as_bytes(),
-            key.place.key.as_bytes(),
+            of.as_bytes(),
         ],
     )
 }
@@ -274,9 +275,10 @@ async fn write_memories(
         ids.push(memory_id(plan, key));
         workspaces.push(key.workspace);
         modules.push(module);
-        shards.push(&*key.place.shard);
+        let StateRef { shard, key: of, .. } = key.borrowed();
+        shards.push(shard);
         mappings.push(mapping);
-        keys.push(&*key.place.key);
+        keys.push(of);
         memories.push(&**memory);
     }
     session

@@ -153,7 +153,7 @@ struct Store {
 }
 
 fn name(key: &StateKey) -> String {
-    let (shard, of) = (&key.place.shard, &key.place.key);
+    let StateRef { shard, key: of, .. } = key.borrowed();
     format!("{}/{}/{shard}/{of}", key.mapping, key.workspace)
 }
 
