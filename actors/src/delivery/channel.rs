@@ -2,6 +2,7 @@
 
 use super::destination::Destination;
 use super::email::suppression::DeadAddress;
+use super::push::answered::Answered;
 use crate::runtime::session::Session;
 use futures::future::LocalBoxFuture;
 use millrace_schemas::time::Micros;
@@ -83,6 +84,8 @@ pub struct Answer {
     pub target: Option<String>,
     /// Of [`Verdict::Bounced`]: the address that must get nothing any more, written down with the message's end.
     pub dead_address: Option<Box<DeadAddress>>,
+    /// Of a push that is tried again: the devices that need not be woken again, written down with the attempt's end.
+    pub answered: Option<Box<Answered>>,
 }
 
 impl Answer {
@@ -95,6 +98,7 @@ impl Answer {
             excerpt: None,
             target: None,
             dead_address: None,
+            answered: None,
         }
     }
 

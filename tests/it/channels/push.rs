@@ -192,6 +192,39 @@ async fn a_device_whose_server_is_away_is_woken_when_it_is_back() {
     assert_eq!((well.received().len(), away.received().len()), (3, 3));
 }
 
+/// What each device answered outlasts the sender: one that took it is not woken again for one that did not.
+#[actix::test]
+async fn a_device_that_was_woken_is_not_woken_again_for_another() {
+    let ground = Ground::new().await;
+    let (well, away) = (Receiver::start().unwrap(), Receiver::start().unwrap());
+    let origins = [well.url(""), away.url("")];
+    let to = ground.destination("push").await;
+    subscribe(&ground, "ps_1", &well.url("/well")).await;
+    subscribe(&ground, "ps_2", &away.url("/away")).await;
+    away.script([503, 503, 201].map(Reply::status));
+    push_to(&ground, &to, "dora", 1).await;
+    let sql = "SELECT outbox_id, (extract(epoch FROM created_at) * 1000000)::int8 FROM outbox";
+    let row = ground.session.client().query_one(sql, &[]).await.unwrap();
+    let mut message = ground.message(&news("dora"));
+    message.id = row.get(0);
+    message.created_at.0 = row.get(1);
+    for (attempt, delivered) in [(1, false), (2, false), (3, true)] {
+        message.attempt = attempt;
+        // Another program each time: nothing but the store knows.
+        let channel = push(&ground, &[&origins[0], &origins[1]], loopback());
+        let answer = ground.deliver(&channel, &to, &message).await;
+        assert_eq!(
+            answer.verdict == Verdict::Delivered,
+            delivered,
+            "{attempt}: {answer:?}"
+        );
+    }
+    assert_eq!((well.received().len(), away.received().len()), (1, 3));
+    // By its subscription alone.
+    let kept = "SELECT count(*) FROM outbox WHERE answered = '{\"ps_1\": true}'";
+    assert_eq!(ground.count(kept).await, 1);
+}
+
 /// Endpoints come from users: nothing is asked of a host that the operator has not listed, or that lies inside.
 #[actix::test]
 async fn an_endpoint_leads_nowhere_but_to_listed_origins_at_public_addresses() {

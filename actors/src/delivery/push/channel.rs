@@ -1,5 +1,6 @@
 //! Whom a push goes to, whether it still may, and what its endpoints leave in the store.
 
+use super::answered::{self, Answered, Devices};
 use super::client::{Connection, Woken, body};
 use super::settings::{self, Endpoint, Origins, Push};
 use crate::delivery::address_guard::AddressGuard;
@@ -49,10 +50,21 @@ struct Own {
     recheck: Rc<Recheck>,
     connect: Connect,
     session: RefCell<Option<Rc<Session>>>,
-    /// Endpoints of messages that are just being sent, with what to say to them.
-    ready: RefCell<HashMap<Uuid, (Vec<Endpoint>, String)>>,
+    /// Messages that are just being sent.
+    ready: RefCell<HashMap<Uuid, Ready>>,
     /// Endpoints that said they are gone, until the store knows: id and URL.
     gone: RefCell<Vec<(String, String)>>,
+}
+
+/// What a message needs to be sent.
+#[derive(Default)]
+struct Ready {
+    /// Whom to wake.
+    endpoints: Vec<Endpoint>,
+    /// What to say.
+    body: String,
+    /// Devices that earlier attempts settled.
+    before: Devices,
 }
 
 impl PushChannel {
@@ -161,16 +173,32 @@ impl Target for PushTarget {
             let mut answers = Vec::with_capacity(messages.len());
             for message in messages {
                 let ready = self.0.ready.borrow_mut().remove(&message.id);
-                let (endpoints, body) = ready.unwrap_or_default();
+                let Ready {
+                    endpoints,
+                    body,
+                    before,
+                } = ready.unwrap_or_default();
                 let waking = endpoints.iter().map(|e| self.0.connection.wake(e, &body));
                 let woken = futures::future::join_all(waking).await;
+                let mut devices = Devices::new();
                 for (endpoint, woken) in endpoints.iter().zip(&woken) {
+                    if let Some(took) = settled(woken) {
+                        devices.insert(endpoint.id.clone(), took);
+                    }
                     if matches!(woken, Woken::Gone(_)) {
                         let gone = (endpoint.id.clone(), endpoint.url.clone());
                         self.0.gone.borrow_mut().push(gone);
                     }
                 }
-                answers.push(sum_up(woken, message.attempt >= ATTEMPTS));
+                let mut answer = sum_up(woken, &before, message.attempt >= ATTEMPTS);
+                if matches!(answer.verdict, Verdict::RetryAt { .. }) && !devices.is_empty() {
+                    answer.answered = Some(Box::new(Answered {
+                        message: message.id,
+                        created_at: message.created_at,
+                        devices,
+                    }));
+                }
+                answers.push(answer);
             }
             // Endpoints of many servers stand behind one destination: none of them speaks for all.
             Sent {
@@ -183,9 +211,12 @@ impl Target for PushTarget {
     fn note<'a>(
         &'a self,
         session: &'a Session,
-        _sent: &'a Sent,
+        sent: &'a Sent,
     ) -> LocalBoxFuture<'a, Result<(), tokio_postgres::Error>> {
         Box::pin(async move {
+            for answered in sent.answers.iter().filter_map(|a| a.answered.as_deref()) {
+                answered::remember(session, answered).await?;
+            }
             // Kept until the transaction is known to be written: removing what is removed does nothing.
             let gone: Vec<(String, String)> = self.0.gone.borrow().clone();
             if gone.is_empty() {
@@ -210,16 +241,26 @@ impl PushTarget {
     ) -> Result<Option<Answer>, String> {
         let live = self.session().await?;
         let found = settings::endpoints(&live, &[message.workspace], &[&notice.user]).await;
-        let endpoints = found.map_err(|e| describe(&e))?;
-        if endpoints.is_empty() {
+        let mut endpoints = found.map_err(|e| describe(&e))?;
+        let before = match message.attempt {
+            0 | 1 => Devices::new(),
+            _ => answered::recall(&live, message.id, message.created_at)
+                .await
+                .map_err(|e| describe(&e))?,
+        };
+        endpoints.retain(|endpoint| !before.contains_key(&endpoint.id));
+        // Where others were settled before, what came of them is the message's end.
+        if endpoints.is_empty() && before.is_empty() {
             return Ok(Some(Answer::new(Verdict::Suppressed, "no_endpoint")));
         }
         let stream = notice.stream.as_deref().unwrap_or(&notice.trigger);
         let body = body(stream, notification);
-        self.0
-            .ready
-            .borrow_mut()
-            .insert(message.id, (endpoints, body));
+        let ready = Ready {
+            endpoints,
+            body,
+            before,
+        };
+        self.0.ready.borrow_mut().insert(message.id, ready);
         Ok(None)
     }
 
@@ -234,14 +275,31 @@ impl PushTarget {
     }
 }
 
-/// What came of a message out of what came of its endpoints: while one may be woken later it is tried again, unless this is its
-/// `last` attempt; else one that was woken is enough.
+/// What is remembered of a device for the next attempt of its message: whether it took it, or refused for good. Not of one that is
+/// gone, which is removed, nor of one that was never asked.
+fn settled(woken: &Woken) -> Option<bool> {
+    match woken {
+        Woken::Yes(_) => Some(true),
+        Woken::Never(answer) if answer.verdict == Verdict::Rejected => Some(false),
+        Woken::Never(_) | Woken::Gone(_) | Woken::Later(_) => None,
+    }
+}
+
+/// What came of a message out of what came of its endpoints, now and at earlier attempts (`before`): while one may be woken later
+/// it is tried again, unless this is its `last` attempt; else one that was woken is enough.
 ///
-/// The next attempt wakes those again that were woken before: nothing says who was, and a second waking does no harm, since it
-/// says nothing but that there is something to be fetched.
-fn sum_up(woken: Vec<Woken>, last: bool) -> Answer {
-    let mut end = Answer::new(Verdict::Suppressed, "no_endpoint");
-    let (mut yes, mut later) = (None, None);
+/// The next attempt wakes only those that have not settled it. A device may still be woken twice: when the sender dies, or loses
+/// its lease, between the push and the transaction that says so, when its answer was lost, or when a person releases the message.
+/// Nothing is sent by which a push server would make one of the two (RFC 8030's `Topic` is not a part of what UnifiedPush and ntfy
+/// promise). A second waking says nothing but that there is something to be fetched.
+fn sum_up(woken: Vec<Woken>, before: &Devices, last: bool) -> Answer {
+    let mut end = match before.is_empty() {
+        true => Answer::new(Verdict::Suppressed, "no_endpoint"),
+        false => Answer::new(Verdict::Rejected, "refused_before"),
+    };
+    let took = before.values().any(|took| *took);
+    let mut yes = took.then(|| Answer::new(Verdict::Delivered, "taken_before"));
+    let mut later = None;
     for one in woken {
         match one {
             Woken::Yes(answer) => yes = Some(answer),
@@ -280,7 +338,39 @@ mod tests {
             (vec![gone()], false, Verdict::Rejected),
             (vec![], false, Verdict::Suppressed),
         ] {
-            assert_eq!(sum_up(woken, last).verdict, verdict);
+            assert_eq!(sum_up(woken, &Devices::new(), last).verdict, verdict);
+        }
+        // What earlier attempts settled counts.
+        let took = Devices::from([("ps_1".to_owned(), true), ("ps_2".to_owned(), false)]);
+        let refused = Devices::from([("ps_2".to_owned(), false)]);
+        for (woken, before, last, verdict) in [
+            (vec![], &took, false, Verdict::Delivered),
+            (vec![gone()], &took, false, Verdict::Delivered),
+            (vec![later()], &took, false, again.clone()),
+            (vec![later()], &took, true, Verdict::Delivered),
+            (vec![], &refused, false, Verdict::Rejected),
+            (vec![later()], &refused, true, again.clone()),
+            (vec![yes()], &refused, false, Verdict::Delivered),
+        ] {
+            assert_eq!(sum_up(woken, before, last).verdict, verdict);
+        }
+    }
+
+    #[test]
+    fn what_a_device_said_for_good_is_remembered_and_nothing_else() {
+        let of = |verdict| Answer::new(verdict, "x");
+        let again = Verdict::RetryAt {
+            after: None,
+            unsure: true,
+        };
+        for (woken, remembered) in [
+            (Woken::Yes(of(Verdict::Delivered)), Some(true)),
+            (Woken::Never(of(Verdict::Rejected)), Some(false)),
+            (Woken::Never(of(Verdict::Suppressed)), None),
+            (Woken::Gone(of(Verdict::Rejected)), None),
+            (Woken::Later(of(again)), None),
+        ] {
+            assert_eq!(settled(&woken), remembered, "{woken:?}");
         }
     }
 }
