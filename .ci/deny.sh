@@ -21,5 +21,7 @@ fi
 $tool --locked check --hide-inclusion-graph bans licenses sources
 # The fuzzer's workspace, with a Cargo.lock of its own: by the same file. A lock that has fallen behind fails here too (after a
 # new dependency: `cargo metadata --manifest-path tests/fuzz/Cargo.toml` brings it up to date).
+# So does that of a peer of the load tests, which uses the workspace's crates: it is built for the long forms alone.
+"$cargo" metadata --locked --format-version 1 --manifest-path loadtest/peers/arroyo/Cargo.toml >/dev/null
 # shellcheck disable=SC2086
 exec $tool --locked --manifest-path ./tests/fuzz/Cargo.toml check --hide-inclusion-graph bans licenses sources
