@@ -164,6 +164,13 @@ impl ReplayWindow {
             .is_some_and(|(last, highest)| last == boot && highest <= seq)
     }
 
+    /// Whether a later frame may have been taken in: its boot is known, and got further than `seq` or is not the one that was met
+    /// last. A boot that is not known begins with this frame.
+    #[must_use]
+    pub fn is_passed(&self, boot: &str, seq: u64) -> bool {
+        self.boots.iter().any(|b| b.boot == boot) && !self.is_latest(boot, seq)
+    }
+
     /// The boot that was met last and its highest sequence.
     #[must_use]
     pub fn latest(&self) -> Option<(&str, u64)> {
@@ -324,6 +331,18 @@ mod tests {
             w.admit_again(boot, 1);
         }
         assert_eq!(ReplayWindow::from_bytes(&w.to_bytes()), Some(w));
+    }
+
+    #[test]
+    fn a_frame_is_passed_by_what_came_behind_it_and_a_new_boot_s_first_is_not() {
+        let mut w = ReplayWindow::default();
+        assert!(!w.is_passed("a", 1), "nothing is known");
+        assert!(w.admit("a", 3));
+        assert!(w.is_passed("a", 2) && !w.is_passed("a", 3) && !w.is_passed("a", 4));
+        assert!(!w.is_passed("b", 1), "a new boot begins");
+        assert!(w.admit("b", 1));
+        assert!(w.is_passed("a", 4), "another boot came behind it");
+        assert!(!w.is_passed("b", 2));
     }
 
     #[test]

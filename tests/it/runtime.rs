@@ -111,6 +111,11 @@ impl Vertical for Sums {
         });
     }
 
+    fn set_aside(&self, draft: &mut Self::Draft, _: &Item<(String, i64)>) {
+        let held = || self.held.get("aside").copied().unwrap_or(0);
+        *draft.entry("aside".to_owned()).or_insert_with(held) += 1;
+    }
+
     fn decide_due(&self, _: &mut Self::Draft, _: &mut Effects, (): &(), _: Now) {}
 
     async fn claim(&self, _: &Session, _: &mut Self::Draft) -> Result<(), Failure> {
@@ -254,6 +259,7 @@ async fn a_panic_in_decide_sets_one_record_aside() {
         (w.sum("a").await, w.sum("b").await, w.sum("panic").await),
         (3, 5, 0)
     );
+    assert_eq!(w.sum("aside").await, 2, "told with its death");
     assert_eq!(
         w.count("SELECT count(*) FROM dead_letters WHERE reason = 'panicked'")
             .await,

@@ -248,6 +248,11 @@ pub trait Vertical: Sized + Unpin + 'static {
         now: Now,
     );
 
+    /// A record that can be read is not decided, and ends among the dead letters with this attempt. Told in the order of the
+    /// records. Pure, as [`Vertical::decide`] is, and must not panic; what it has written must be what the store takes of any record,
+    /// or the partition ends up stopped.
+    fn set_aside(&self, _: &mut Self::Draft, _: &Item<Self::Record>) {}
+
     /// Decides what is due.
     fn decide_due(&self, draft: &mut Self::Draft, effects: &mut Effects, due: &Self::Due, now: Now);
 

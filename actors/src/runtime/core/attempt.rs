@@ -57,7 +57,11 @@ impl<V: Vertical> Core<V> {
         let mut seen: HashSet<RecordId> = HashSet::new();
         for item in items {
             let held = item.replayed && (!open.contains_key(&item.id) || !seen.insert(item.id));
-            if held || work.poison.contains_key(&item.index) {
+            if work.poison.contains_key(&item.index) {
+                self.vertical.set_aside(&mut draft, item);
+                continue;
+            }
+            if held {
                 continue;
             }
             now.stream = item.stream;
