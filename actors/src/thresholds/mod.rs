@@ -4,7 +4,7 @@
 //! - [`plan`]: what the enabled modules make of a kind. [`tracker`]: (remembered, frame) → (remembered, fires), pure. [`roster`]: lists of
 //!   accounts and their changes, pure.
 //! - [`mod@slice`]: the bounded cache. [`draft`]: overlay and effects of one attempt. [`decide`]: one frame, pure. [`settle`]: firings with
-//!   owners and recipients, pure.
+//!   owners and recipients, pure. [`reach`]: whether a state is of one key, or frames of a whole shard change it, pure.
 //! - [`store`]: the SQL. [`actor`]: what the shell needs to run all this.
 //!
 //! A firing leaves as an emit on topic `triggers`, named by its frame's coordinates, in the transaction that holds what the trackers
@@ -15,6 +15,7 @@ pub mod actor;
 pub mod decide;
 pub mod draft;
 pub mod plan;
+pub mod reach;
 pub mod roster;
 pub mod settle;
 pub mod slice;
