@@ -135,8 +135,8 @@ pub mod reason {
     pub const SUBJECT_MISMATCH: &str = "subject_mismatch";
     /// A frame of a kind that no enabled module maps: counted, kept for nothing.
     pub const UNMAPPED: &str = "unmapped";
-    /// A frame that was set aside and comes again after later ones: what compares with what was before, and rosters, pass it by;
-    /// the rest of it is taken in.
+    /// A frame that was set aside and comes again after later ones of its key, or of its shard where a state is not of one key: what
+    /// compares with what was before, and rosters, pass it by; the rest of it is taken in.
     pub const OVERTAKEN: &str = "overtaken";
     /// A frame with a value that no mapping can hold: nested too deep, or a number beyond all range.
     pub const FRAME_UNREADABLE: &str = "frame_unreadable";

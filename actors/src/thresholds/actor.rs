@@ -1,9 +1,9 @@
 //! What the partition-actor shell needs to run thresholds.
 
-use super::decide::Deciding;
+use super::decide::{self, Deciding};
 use super::draft::Draft;
 use super::plan::Plan;
-use super::slice::{ShardKey, ShardRef, Slice, StateKey, StateRef};
+use super::slice::{Shard, ShardKey, ShardRef, Slice, StateKey, StateRef};
 use super::{settle, store, tracker};
 use crate::modules::Live;
 use crate::runtime::session::{Failure, Session};
@@ -79,7 +79,7 @@ impl Thresholds {
                 workspace: frame.ws,
                 shard: &frame.shard,
             };
-            if self.slice.window(&shard).is_none() {
+            if self.slice.shard(&shard).is_none() {
                 cold.shards.insert(shard.owned());
             }
             for reads in self.plan.readers(&frame.kind) {
@@ -105,7 +105,7 @@ impl Thresholds {
     /// Takes what is cold as unknown to the store, too: with it the pure core runs without a store, to be measured.
     pub fn learn_nothing(&mut self, cold: Cold) {
         for shard in cold.shards {
-            self.slice.put_window(shard, Default::default());
+            self.slice.put_shard(shard, Shard::default());
         }
         for key in cold.memories {
             self.slice.remember(key, None);
@@ -176,7 +176,7 @@ impl Vertical for Thresholds {
             cold.memories.into_iter().collect(),
         );
         let (slice, partition) = (&mut self.slice, self.start.partition);
-        store::load_windows(slice, session, partition, shards).await?;
+        store::load_shards(slice, session, partition, shards).await?;
         store::load_memories(slice, session, &self.plan, memories).await
     }
 
@@ -195,6 +195,10 @@ impl Vertical for Thresholds {
             effects,
         }
         .frame(item);
+    }
+
+    fn set_aside(&self, draft: &mut Draft, item: &Item<Frame>) {
+        decide::set_aside(&self.slice, draft, item);
     }
 
     fn decide_due(&self, _: &mut Draft, _: &mut Effects, (): &(), _: Now) {}
@@ -227,8 +231,10 @@ impl Vertical for Thresholds {
     }
 
     fn merge(&mut self, draft: Draft) {
-        for (shard, window) in draft.windows {
-            self.slice.put_window(shard, window);
+        for (key, mut shard) in draft.shards {
+            // The store says it now.
+            shard.doubted = false;
+            self.slice.put_shard(key, shard);
         }
         for (key, memory) in draft.memories {
             self.slice.remember(key, Some(memory));

@@ -2,16 +2,34 @@
 //! become steps, which [`super::settle`] takes up when owners and lists are known.
 
 use super::draft::{Draft, Part, Step};
+use super::letters::{Buried, Turned};
 use super::plan::{Plan, Reads};
+use super::reach;
 use super::roster::{self, ListKey};
-use super::slice::{ShardRef, Slice, StateRef};
+use super::slice::{Shard, ShardRef, Slice, StateRef};
 use super::tracker;
 use crate::modules::field::Fields;
 use crate::modules::tracker::Tracker;
 use crate::runtime::vertical::{Effects, Item};
-use millrace_schemas::frame::Frame;
+use millrace_schemas::frame::{Frame, MAX_KEY_BYTES, is_shard_id};
 use millrace_schemas::outcome::{Outcome, reason};
 use std::sync::Arc;
+
+/// What may have been decided since a frame was set aside that comes again. What it says of a state is no longer so then.
+#[derive(Debug, Clone, Copy, Default)]
+struct Overtaken {
+    /// A frame of its shard.
+    by_shard: bool,
+    /// A frame of its key. Without a letter that says so, any frame of its shard may have been one.
+    by_key: bool,
+}
+
+impl Overtaken {
+    /// Whether a state is no longer as the frame says. `is_of_key`: frames of its key alone change that state ([`reach`]).
+    fn holds(self, is_of_key: impl FnOnce() -> bool) -> bool {
+        self.by_key || (self.by_shard && !is_of_key())
+    }
+}
 
 /// What deciding reads and changes.
 pub struct Deciding<'a> {
@@ -29,9 +47,11 @@ impl Deciding<'_> {
     /// Decides one frame.
     pub fn frame(&mut self, item: &Item<Frame>) {
         let frame = &item.record;
-        // A dead letter that comes again was taken in before, and changed nothing then.
-        let overtaken = item.replayed && self.admit_again(frame);
-        if !item.replayed && !self.admit(frame) {
+        let mut overtaken = Overtaken::default();
+        if item.replayed {
+            // A dead letter that comes again was taken in before, and changed nothing then.
+            overtaken = self.admit_again(item);
+        } else if !self.admit(frame) {
             self.effects.tally.add(item.id, Outcome::Duplicate, "", 1);
             return;
         }
@@ -71,45 +91,46 @@ impl Deciding<'_> {
         }
     }
 
-    /// Whether the frame has not been here before.
+    /// Whether the frame has not been here before. One that has not overtakes the letters of its key.
     fn admit(&mut self, frame: &Frame) -> bool {
-        let shard = ShardRef {
-            workspace: frame.ws,
-            shard: &frame.shard,
-        };
-        if let Some(window) = self.draft.windows.get_mut(&shard) {
-            return window.admit(&frame.boot, frame.seq);
+        let place = place_of(frame);
+        let Draft {
+            shards, letters, ..
+        } = &mut *self.draft;
+        if let Some(shard) = shards.get_mut(&place) {
+            return admit(shard, letters, frame);
         }
-        let mut window = self.slice.window(&shard).cloned().unwrap_or_default();
-        let new = window.admit(&frame.boot, frame.seq);
-        self.draft.windows.insert(shard.owned(), window);
+        let mut shard = self.slice.shard(&place).cloned().unwrap_or_default();
+        let new = admit(&mut shard, letters, frame);
+        shards.insert(place.owned(), shard);
         new
     }
 
-    /// Takes in a dead letter that comes again. Answers whether a later frame of its shard may have been decided since: which keys
-    /// those were of is kept nowhere, so any of them may have been of its own, and what it says of a state is no longer so.
-    fn admit_again(&mut self, frame: &Frame) -> bool {
-        let shard = ShardRef {
-            workspace: frame.ws,
-            shard: &frame.shard,
-        };
-        let held = self.slice.window(&shard);
-        let window = self
-            .draft
-            .windows
-            .entry(shard.owned())
-            .or_insert_with(|| held.cloned().unwrap_or_default());
-        let overtaken = !window.is_latest(&frame.boot, frame.seq);
-        window.admit_again(&frame.boot, frame.seq);
-        overtaken
+    /// Takes in a dead letter that comes again, whose letter goes with that. Answers what may have overtaken it: without a letter, or
+    /// with one that was overtaken, any later frame of its shard.
+    fn admit_again(&mut self, item: &Item<Frame>) -> Overtaken {
+        let frame = &item.record;
+        let (shard, letters) = shard_of(self.slice, self.draft, frame);
+        let by_shard = !shard.window.is_latest(&frame.boot, frame.seq);
+        shard.window.admit_again(&frame.boot, frame.seq);
+        let letter = shard.letters.take(&frame.key, item.id);
+        if letter.is_some() {
+            letters.gone.push(item.id);
+        }
+        let overtaken = &mut letters.overtaken;
+        shard.letters.overtake(&frame.key, Some(item.id), overtaken);
+        Overtaken {
+            by_shard,
+            by_key: by_shard && letter != Some(false),
+        }
     }
 
-    /// What the frame is to each module that reads it, where it is anything, and why it is not taken in as a whole. Overtaken: it
-    /// neither steps a tracker that remembers nor changes a roster.
+    /// What the frame is to each module that reads it, where it is anything, and why it is not taken in as a whole. Where it is
+    /// overtaken, it neither steps a tracker that remembers nor changes a roster.
     fn parts(
         &mut self,
         frame: &Frame,
-        overtaken: bool,
+        overtaken: Overtaken,
     ) -> Result<(Vec<Part>, &'static str), &'static str> {
         let mut parts = Vec::new();
         let mut held = reason::NONE;
@@ -136,7 +157,7 @@ impl Deciding<'_> {
         reads: &Reads<'_>,
         frame: &Frame,
         fields: &impl Fields,
-        overtaken: bool,
+        overtaken: Overtaken,
     ) -> Part {
         let mut part = Part {
             module: reads.place,
@@ -152,7 +173,7 @@ impl Deciding<'_> {
             }
             if !tracker::remembers(&mapping.tracker) {
                 // What it says of a state is no longer so, and would call off what was said since.
-                if overtaken && !matches!(mapping.tracker, Tracker::Always) {
+                if overtaken.by_shard && !matches!(mapping.tracker, Tracker::Always) {
                     part.held = true;
                     continue;
                 }
@@ -161,7 +182,7 @@ impl Deciding<'_> {
                 }
                 continue;
             }
-            if overtaken {
+            if overtaken.holds(|| reach::mapping_is_of_key(reads.module, mapping)) {
                 part.held = true;
                 continue;
             }
@@ -188,7 +209,7 @@ impl Deciding<'_> {
             let Some(change) = roster::change_of(&feed.change, &frame.key, fields, long) else {
                 continue;
             };
-            if overtaken {
+            if overtaken.holds(|| reach::change_is_of_key(reads.module, reads.kind, at, found)) {
                 part.held = true;
                 continue;
             }
@@ -203,6 +224,60 @@ impl Deciding<'_> {
         }
         part
     }
+}
+
+/// Takes note of a frame that is set aside: a letter from now on. One that was a dead letter before stays what it is.
+pub fn set_aside(slice: &Slice, draft: &mut Draft, item: &Item<Frame>) {
+    let frame = &item.record;
+    // The store must take the letter whatever the frame says: without one it is judged by its shard when it comes.
+    let is_storable =
+        is_shard_id(&frame.shard) && frame.key.len() <= MAX_KEY_BYTES && !frame.key.contains('\0');
+    if item.replayed || !is_storable {
+        return;
+    }
+    // Written with its letter, the shard vouches for it.
+    let (shard, letters) = shard_of(slice, draft, frame);
+    // Behind later ones already, as when a position was set back: of which keys those were is not known.
+    if shard.window.is_passed(&frame.boot, frame.seq)
+        || !shard.letters.put(&frame.key, item.id, false)
+    {
+        return;
+    }
+    letters.buried.push(Buried {
+        id: item.id,
+        shard: place_of(frame).owned(),
+        key: frame.key.as_str().into(),
+    });
+    letters.gone.extend(shard.letters.bound());
+}
+
+fn place_of(frame: &Frame) -> ShardRef<'_> {
+    ShardRef {
+        workspace: frame.ws,
+        shard: &frame.shard,
+    }
+}
+
+/// A frame's shard as the batch leaves it, and what became of letters.
+fn shard_of<'d>(
+    slice: &Slice,
+    draft: &'d mut Draft,
+    frame: &Frame,
+) -> (&'d mut Shard, &'d mut Turned) {
+    let place = place_of(frame);
+    let shard = draft.shards.entry(place.owned());
+    let shard = shard.or_insert_with(|| slice.shard(&place).cloned().unwrap_or_default());
+    (shard, &mut draft.letters)
+}
+
+fn admit(shard: &mut Shard, letters: &mut Turned, frame: &Frame) -> bool {
+    let new = shard.window.admit(&frame.boot, frame.seq);
+    if new && !shard.letters.is_empty() {
+        shard
+            .letters
+            .overtake(&frame.key, None, &mut letters.overtaken);
+    }
+    new
 }
 
 /// The parameter of the list that a frame is about.

@@ -1,9 +1,10 @@
 //! Overlay and effects of one attempt at a batch.
 
+use super::letters::Turned;
 use super::roster::{Change, ListKey, Members};
-use super::slice::{Memory, ShardKey, StateKey};
+use super::slice::{Memory, Shard, ShardKey, StateKey};
 use hashbrown::HashMap;
-use millrace_schemas::frame::{Frame, ReplayWindow};
+use millrace_schemas::frame::Frame;
 use millrace_schemas::ids::RecordId;
 use millrace_schemas::time::Micros;
 use serde_json::Value;
@@ -13,8 +14,10 @@ use std::sync::Arc;
 /// One attempt.
 #[derive(Debug, Default)]
 pub struct Draft {
-    /// Replay windows as this batch leaves them.
-    pub windows: HashMap<ShardKey, ReplayWindow>,
+    /// Shards as this batch leaves them.
+    pub shards: HashMap<ShardKey, Shard>,
+    /// What became of letters.
+    pub letters: Turned,
     /// Memories that this batch changed.
     pub memories: HashMap<StateKey, Memory>,
     /// Frames that fire or change a roster, in offset order: what became of them is told when owners and lists are known.

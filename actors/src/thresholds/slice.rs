@@ -1,5 +1,7 @@
-//! The slice: a bounded cache of what trackers remember, and the replay windows of the shards. Losing it costs a reload.
+//! The slice: a bounded cache of what trackers remember, and what is known of the shards: the windows of their frames and their
+//! letters. Losing it costs a reload.
 
+use super::letters::Letters;
 use hashbrown::{Equivalent, HashMap};
 use millrace_schemas::frame::ReplayWindow;
 use std::collections::VecDeque;
@@ -126,6 +128,17 @@ impl Equivalent<ShardKey> for ShardRef<'_> {
     }
 }
 
+/// What is known of a shard.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Shard {
+    /// Which of its frames were decided.
+    pub window: ReplayWindow,
+    /// Its open letters.
+    pub letters: Letters,
+    /// Frames were decided by a program that marks no letters: all that were there are overtaken, which the store does not say yet.
+    pub doubted: bool,
+}
+
 /// The slice of one partition.
 #[derive(Debug, Default)]
 pub struct Slice {
@@ -133,7 +146,7 @@ pub struct Slice {
     memories: HashMap<StateKey, Option<Memory>>,
     order: VecDeque<StateKey>,
     bound: usize,
-    windows: HashMap<ShardKey, ReplayWindow>,
+    shards: HashMap<ShardKey, Shard>,
 }
 
 impl Slice {
@@ -169,7 +182,7 @@ impl Slice {
         }
     }
 
-    /// Drops all memories; the windows stay, since they are of frames and not of mappings.
+    /// Drops all memories; the shards stay, since what is known of them is of frames and not of mappings.
     pub fn forget_memories(&mut self) {
         self.memories.clear();
         self.order.clear();
@@ -187,15 +200,15 @@ impl Slice {
         self.memories.is_empty()
     }
 
-    /// Which frames of a shard were decided, if that is here.
+    /// What is known of a shard, if that is here.
     #[must_use]
-    pub fn window(&self, shard: &ShardRef<'_>) -> Option<&ReplayWindow> {
-        self.windows.get(shard)
+    pub fn shard(&self, shard: &ShardRef<'_>) -> Option<&Shard> {
+        self.shards.get(shard)
     }
 
-    /// Puts a shard's window in, or replaces it. Windows are as few as shards and are never evicted.
-    pub fn put_window(&mut self, shard: ShardKey, window: ReplayWindow) {
-        self.windows.insert(shard, window);
+    /// Puts a shard in, or replaces it. Shards are few and are never evicted.
+    pub fn put_shard(&mut self, key: ShardKey, shard: Shard) {
+        self.shards.insert(key, shard);
     }
 }
 
@@ -243,19 +256,19 @@ mod tests {
             };
             assert_eq!(slice.memory(&other), None);
         }
-        slice.put_window(
+        slice.put_shard(
             ShardRef {
                 workspace: 1,
                 shard: "atlantic",
             }
             .owned(),
-            ReplayWindow::default(),
+            Shard::default(),
         );
         let other = ShardRef {
             workspace: 1,
             shard: "pacific",
         };
-        assert!(slice.window(&other).is_none());
+        assert!(slice.shard(&other).is_none());
     }
 
     #[test]

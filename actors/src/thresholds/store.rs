@@ -4,7 +4,7 @@
 use super::draft::{AccountKey, Draft, Link, Rejected};
 use super::plan::Plan;
 use super::roster::{ListKey, Members};
-use super::slice::{ShardKey, Slice, StateKey, StateRef};
+use super::slice::{Shard, ShardKey, Slice, StateKey, StateRef};
 use crate::postgres::types::Tz;
 use crate::runtime::session::{Failure, Session};
 use hashbrown::HashMap;
@@ -13,6 +13,8 @@ use millrace_schemas::ids;
 use millrace_schemas::time::Micros;
 use std::collections::BTreeMap;
 use uuid::Uuid;
+
+mod letters;
 
 /// The key of a tracker's memory in the store.
 #[must_use]
@@ -31,11 +33,11 @@ pub fn memory_id(plan: &Plan, key: &StateKey) -> Uuid {
     )
 }
 
-/// Loads the replay windows of shards that the slice lacks. A shard that has none gets an empty one.
+/// Loads shards that the slice lacks: windows and letters. Of what the store knows nothing, nothing was decided.
 ///
 /// # Errors
 /// The store's. A window of another form stops the partition.
-pub async fn load_windows(
+pub async fn load_shards(
     slice: &mut Slice,
     session: &Session,
     partition: i32,
@@ -48,26 +50,33 @@ pub async fn load_windows(
     let shards: Vec<&str> = cold.iter().map(|s| &*s.shard).collect();
     let rows = session
         .query(
-            "SELECT w.workspace, w.shard, w.seen FROM unnest($2::int4[], $3::text[]) AS k(workspace, shard)
+            "SELECT w.workspace, w.shard, w.seen, w.marked FROM unnest($2::int4[], $3::text[]) AS k(workspace, shard)
              JOIN frame_windows w ON w.partition = $1 AND w.workspace = k.workspace AND w.shard = k.shard",
             &[&partition, &workspaces, &shards],
         )
         .await?;
-    for shard in cold {
-        slice.put_window(shard, ReplayWindow::default());
-    }
+    let none = cold.iter().map(|key| (key.clone(), Shard::default()));
+    let mut found: HashMap<ShardKey, Shard> = none.collect();
     for row in &rows {
         let shard = ShardKey {
             workspace: row.get(0),
             shard: row.get::<_, &str>(1).into(),
         };
-        let Some(window) = ReplayWindow::from_bytes(row.get(2)) else {
+        let seen: &[u8] = row.get(2);
+        let Some(window) = ReplayWindow::from_bytes(seen) else {
             return Err(Failure::Stop(format!(
                 "the replay window of shard `{}` is of another form",
                 shard.shard
             )));
         };
-        slice.put_window(shard, window);
+        let held = found.entry(shard).or_default();
+        held.window = window;
+        held.doubted = row.get::<_, Option<Uuid>>(3) != Some(mark_of(seen));
+    }
+    let asked = (workspaces.as_slice(), shards.as_slice());
+    letters::load(session, partition, asked, &mut found).await?;
+    for (key, shard) in found {
+        slice.put_shard(key, shard);
     }
     Ok(())
 }
@@ -232,27 +241,36 @@ pub async fn write(
     wall: Micros,
 ) -> Result<(), Failure> {
     write_windows(session, partition, draft).await?;
+    letters::write(session, partition, draft).await?;
     write_memories(session, plan, draft, wall).await?;
     write_lists(session, draft).await?;
     write_rejects(session, partition, draft).await
 }
 
+/// What stands beside a window whose frames have marked the letters: an older program writes the window alone.
+fn mark_of(seen: &[u8]) -> Uuid {
+    ids::digest("window", &[seen])
+}
+
 async fn write_windows(session: &Session, partition: i32, draft: &Draft) -> Result<(), Failure> {
-    if draft.windows.is_empty() {
+    if draft.shards.is_empty() {
         return Ok(());
     }
-    let (mut workspaces, mut shards, mut seen) = (Vec::new(), Vec::new(), Vec::new());
-    for (shard, window) in &draft.windows {
-        workspaces.push(shard.workspace);
-        shards.push(&*shard.shard);
-        seen.push(window.to_bytes());
+    let (mut workspaces, mut shards) = (Vec::new(), Vec::new());
+    let (mut seen, mut marked) = (Vec::new(), Vec::new());
+    for (key, shard) in &draft.shards {
+        workspaces.push(key.workspace);
+        shards.push(&*key.shard);
+        let bytes = shard.window.to_bytes();
+        marked.push(mark_of(&bytes));
+        seen.push(bytes);
     }
     session
         .execute(
-            "INSERT INTO frame_windows (partition, workspace, shard, seen)
-             SELECT $1::int4, * FROM unnest($2::int4[], $3::text[], $4::bytea[])
-             ON CONFLICT (partition, workspace, shard) DO UPDATE SET seen = excluded.seen",
-            &[&partition, &workspaces, &shards, &seen],
+            "INSERT INTO frame_windows (partition, workspace, shard, seen, marked)
+             SELECT $1::int4, * FROM unnest($2::int4[], $3::text[], $4::bytea[], $5::uuid[])
+             ON CONFLICT (partition, workspace, shard) DO UPDATE SET seen = excluded.seen, marked = excluded.marked",
+            &[&partition, &workspaces, &shards, &seen, &marked],
         )
         .await?;
     Ok(())

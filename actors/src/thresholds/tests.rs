@@ -1,13 +1,13 @@
 //! The vertical without a store, against itself: whatever is cut into whatever batches, rolled back, sent again, or read by an owner
 //! that holds nothing, fires what one undisturbed pass fires.
 
+use super::decide::{self, Deciding};
 use super::draft::{AccountKey, Draft, Link};
 use super::plan::Plan;
 use super::roster::{ListKey, Members};
 use super::settle;
-use super::slice::{Memory, ShardKey, Slice, StateKey, StateRef};
+use super::slice::{Memory, Shard, ShardKey, ShardRef, Slice, StateKey, StateRef};
 use super::tracker;
-use super::{decide::Deciding, slice::ShardRef};
 use crate::modules::{Modules, compile};
 use crate::runtime::vertical::{Effects, Item};
 use hashbrown::HashMap;
@@ -19,8 +19,10 @@ use millrace_schemas::outcome::{Outcome, reason};
 use millrace_schemas::time::Micros;
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+
+mod again;
 
 const MANIFEST: &str = r#"
 id = "game"
@@ -137,7 +139,11 @@ vars = { clan = "clan" }
 "#;
 
 fn plan() -> Plan {
-    let module = compile("game.toml", MANIFEST).unwrap_or_else(|f| panic!("{f:?}"));
+    plan_of(MANIFEST)
+}
+
+fn plan_of(manifest: &str) -> Plan {
+    let module = compile("game.toml", manifest).unwrap_or_else(|f| panic!("{f:?}"));
     let modules = Modules::assemble(vec![("game.toml".to_owned(), module)]).unwrap();
     Plan::new(Arc::new(modules))
 }
@@ -146,6 +152,10 @@ fn plan() -> Plan {
 #[derive(Debug, Default, Clone, PartialEq)]
 struct Store {
     windows: BTreeMap<ShardKey, ReplayWindow>,
+    /// Letters with their shard and key, and whether they were overtaken.
+    letters: BTreeMap<RecordId, (ShardKey, Box<str>, bool)>,
+    /// What is set aside instead of decided.
+    refused: BTreeSet<RecordId>,
     memories: BTreeMap<String, Memory>,
     lists: BTreeMap<ListKey, Members>,
     emitted: Vec<Firing>,
@@ -174,6 +184,18 @@ fn links(accounts: &[AccountKey]) -> HashMap<AccountKey, Vec<Link>> {
 }
 
 impl Store {
+    /// A shard as an owner finds it that holds nothing.
+    fn shard(&self, key: &ShardKey) -> Shard {
+        let mut shard = Shard {
+            window: self.windows.get(key).cloned().unwrap_or_default(),
+            ..Shard::default()
+        };
+        for (id, (_, of, overtaken)) in self.letters.iter().filter(|(_, row)| row.0 == *key) {
+            shard.letters.put(of, *id, *overtaken);
+        }
+        shard
+    }
+
     /// One attempt at a batch, as the shell makes it. Not committed: what it decided is dropped.
     fn attempt(&mut self, plan: &Plan, slice: &mut Slice, items: &[Item<Frame>], commit: bool) {
         for item in items {
@@ -182,9 +204,8 @@ impl Store {
                 workspace: frame.ws,
                 shard: &frame.shard,
             };
-            if slice.window(&shard).is_none() {
-                let held = self.windows.get(&shard.owned()).cloned();
-                slice.put_window(shard.owned(), held.unwrap_or_default());
+            if slice.shard(&shard).is_none() {
+                slice.put_shard(shard.owned(), self.shard(&shard.owned()));
             }
             for reads in plan.readers(&frame.kind) {
                 for (_, mapping, _) in reads
@@ -206,6 +227,10 @@ impl Store {
         }
         let (mut draft, mut effects) = (Draft::default(), Effects::default());
         for item in items {
+            if self.refused.contains(&item.id) {
+                decide::set_aside(slice, &mut draft, item);
+                continue;
+            }
             Deciding {
                 plan,
                 slice,
@@ -235,13 +260,22 @@ impl Store {
         for (key, memory) in &draft.memories {
             self.memories.insert(name(key), memory.clone());
         }
-        for (shard, window) in &draft.windows {
-            self.windows.insert(shard.clone(), window.clone());
+        for letter in draft.letters.buried {
+            let row = (letter.shard, letter.key, false);
+            assert_eq!(self.letters.insert(letter.id, row), None);
         }
-        self.lists.extend(draft.lists.clone());
-        for (shard, window) in draft.windows {
-            slice.put_window(shard, window);
+        for id in &draft.letters.overtaken {
+            self.letters.get_mut(id).expect("a letter").2 = true;
         }
+        for id in &draft.letters.gone {
+            self.letters.remove(id).expect("a letter");
+        }
+        for (key, shard) in draft.shards {
+            self.windows.insert(key.clone(), shard.window.clone());
+            assert_eq!(self.shard(&key), shard, "what another owner would find");
+            slice.put_shard(key, shard);
+        }
+        self.lists.extend(draft.lists);
         for (key, memory) in draft.memories {
             slice.remember(key, Some(memory));
         }
