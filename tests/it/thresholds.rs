@@ -3,6 +3,7 @@
 mod again;
 mod forgotten;
 mod killed;
+mod letters;
 mod reload;
 mod rosters;
 pub mod walks;

@@ -261,7 +261,7 @@ async fn a_frame_that_the_store_refuses_is_set_aside_and_decided_later() {
 }
 
 /// A frame as `dlq replay` gives it to the log once more.
-fn replayed(w: &World, frame: &Frame, offset: i64) -> Frame {
+pub(super) fn replayed(w: &World, frame: &Frame, offset: i64) -> Frame {
     let mut again = frame.clone();
     again.replay = Some(millrace_schemas::postback::Replay {
         topic_no: w.frames.no,
