@@ -39,7 +39,7 @@ pub struct Module {
 }
 
 /// One kind of frame.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Kind {
     /// As the shard spells it.
     pub name: Box<str>,

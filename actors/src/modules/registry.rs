@@ -91,7 +91,18 @@ impl Modules {
 
     /// Every module that a shard can be of.
     pub fn games(&self) -> impl Iterator<Item = &Module> {
-        self.all.iter().filter(|m| &*m.id != CORE)
+        self.placed().map(|(_, module)| module)
+    }
+
+    /// The same with the place of each among all, where [`Modules::at`] has it without a search.
+    pub fn placed(&self) -> impl Iterator<Item = (usize, &Module)> {
+        self.all.iter().enumerate().filter(|(_, m)| &*m.id != CORE)
+    }
+
+    /// The module at that place.
+    #[must_use]
+    pub fn at(&self, place: usize) -> Option<&Module> {
+        self.all.get(place)
     }
 
     /// The module of that id, if a shard can be of it.

@@ -145,7 +145,12 @@ impl Vertical for Thresholds {
     }
 
     fn decode(&self, _: &TopicRef, payload: &[u8]) -> Result<Decoded<Frame>, DecodeError> {
-        let frame: Frame = serde_json::from_slice(payload).map_err(|e| unreadable(payload, &e))?;
+        // One look at the whole is cheaper than one at each text of it. What is no UTF-8 may still be so where nothing is read.
+        let read = match std::str::from_utf8(payload) {
+            Ok(text) => serde_json::from_str(text),
+            Err(_) => serde_json::from_slice(payload),
+        };
+        let frame: Frame = read.map_err(|e| unreadable(payload, &e))?;
         if frame.v > WIRE_VERSION {
             return Err(DecodeError::Newer(u64::from(frame.v)));
         }

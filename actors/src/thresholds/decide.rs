@@ -55,13 +55,14 @@ impl Deciding<'_> {
             self.effects.tally.add(item.id, Outcome::Duplicate, "", 1);
             return;
         }
-        if !self.plan.is_mapped(&frame.kind) {
+        let plan = self.plan;
+        let Some(readers) = plan.mapped(&frame.kind) else {
             self.effects
                 .tally
                 .add(item.id, Outcome::Applied, reason::UNMAPPED, 1);
             return;
-        }
-        match self.parts(frame, overtaken) {
+        };
+        match self.parts(frame, readers, overtaken) {
             Err(why) => self.effects.tally.add(item.id, Outcome::Rejected, why, 1),
             Ok((parts, held)) if parts.is_empty() => {
                 self.effects.tally.add(item.id, Outcome::Applied, held, 1);
@@ -127,15 +128,15 @@ impl Deciding<'_> {
 
     /// What the frame is to each module that reads it, where it is anything, and why it is not taken in as a whole. Where it is
     /// overtaken, it neither steps a tracker that remembers nor changes a roster.
-    fn parts(
+    fn parts<'r>(
         &mut self,
         frame: &Frame,
+        readers: impl Iterator<Item = Reads<'r>>,
         overtaken: Overtaken,
     ) -> Result<(Vec<Part>, &'static str), &'static str> {
         let mut parts = Vec::new();
         let mut held = reason::NONE;
-        let plan = self.plan;
-        for reads in plan.readers(&frame.kind) {
+        for reads in readers {
             let fields = reads
                 .kind
                 .reader

@@ -11,12 +11,23 @@ use std::sync::Arc;
 pub struct Plan {
     modules: Arc<Modules>,
     parts: Vec<PlanModule>,
-    kinds: HashMap<Box<str>, SmallVec<[usize; 1]>>,
+    /// By its name, each module's view of a kind: found once a frame, with nothing left to look up behind it.
+    kinds: HashMap<Box<str>, SmallVec<[View; 1]>>,
+}
+
+/// A module's view of a kind.
+#[derive(Debug)]
+struct View {
+    /// The module's place in the plan.
+    place: usize,
+    kind: Kind,
 }
 
 #[derive(Debug)]
 struct PlanModule {
     id: Arc<str>,
+    /// Its place among all modules.
+    at: usize,
     rosters: Vec<Arc<str>>,
     /// The number of its first mapping.
     first: u32,
@@ -40,12 +51,16 @@ impl Plan {
     pub fn new(modules: Arc<Modules>) -> Plan {
         let (mut parts, mut kinds) = (Vec::new(), HashMap::new());
         let mut first = 0;
-        for (place, module) in modules.games().enumerate() {
-            for name in module.kinds.keys() {
-                let places: &mut SmallVec<[usize; 1]> = kinds.entry(name.clone()).or_default();
-                places.push(place);
+        for (place, (at, module)) in modules.placed().enumerate() {
+            for (name, kind) in &module.kinds {
+                let views: &mut SmallVec<[View; 1]> = kinds.entry(name.clone()).or_default();
+                views.push(View {
+                    place,
+                    kind: kind.clone(),
+                });
             }
             parts.push(PlanModule {
+                at,
                 id: (&*module.id).into(),
                 rosters: module.rosters.iter().map(|r| (&*r.id).into()).collect(),
                 first,
@@ -66,30 +81,30 @@ impl Plan {
         live.renew(&mut modules).then(|| Plan::new(modules))
     }
 
-    /// What reads a kind; nothing: it is unmapped.
-    pub fn readers<'a>(&'a self, kind: &'a str) -> impl Iterator<Item = Reads<'a>> {
-        let places = self.kinds.get(kind).map_or(&[][..], |p| p.as_slice());
-        places.iter().filter_map(move |place| {
-            let module = self.modules.games().nth(*place)?;
+    /// What reads a kind; `None`: it is unmapped.
+    #[must_use]
+    pub fn mapped(&self, kind: &str) -> Option<impl Iterator<Item = Reads<'_>> + use<'_>> {
+        let views = self.kinds.get(kind)?;
+        Some(views.iter().filter_map(|view| {
+            let part = self.parts.get(view.place)?;
             Some(Reads {
-                place: *place,
-                module,
-                kind: module.kind(kind)?,
-                first: self.parts.get(*place)?.first,
+                place: view.place,
+                module: self.modules.at(part.at)?,
+                kind: &view.kind,
+                first: part.first,
             })
-        })
+        }))
     }
 
-    /// Whether any module reads the kind.
-    #[must_use]
-    pub fn is_mapped(&self, kind: &str) -> bool {
-        self.kinds.contains_key(kind)
+    /// What reads a kind; nothing: it is unmapped.
+    pub fn readers(&self, kind: &str) -> impl Iterator<Item = Reads<'_>> + use<'_> {
+        self.mapped(kind).into_iter().flatten()
     }
 
     /// A module by its place.
     #[must_use]
     pub fn module(&self, place: usize) -> Option<&Module> {
-        self.modules.games().nth(place)
+        self.modules.at(self.parts.get(place)?.at)
     }
 
     /// A module's id, shared.
