@@ -8,6 +8,7 @@ mod api;
 mod doors;
 mod outside;
 mod records;
+mod sockets;
 mod store;
 mod streams;
 mod words;
@@ -121,6 +122,12 @@ pub const TABLE: &[Target] = &[
         "messages of a shard's feed, POST /feed/{shard}",
     ),
     target(
+        "feed_cutter",
+        1_024,
+        sockets::cut,
+        "frames of the feed's WebSocket, in whatever pieces they come",
+    ),
+    target(
         "feed_recording",
         4_096,
         words::feed_recording,
@@ -201,6 +208,12 @@ pub const TABLE: &[Target] = &[
         2_048,
         records::postback,
         "records of topic postbacks",
+    ),
+    target(
+        "push_answer",
+        4_096,
+        outside::push_answer,
+        "answers of push servers",
     ),
     target(
         "redaction",

@@ -1,4 +1,4 @@
-//! What receivers and operators say: answers of Meta and of webhooks, contacts to be matched, networks.
+//! What receivers and operators say: answers of Meta, of webhooks and of push servers, contacts to be matched, networks.
 
 use millrace::delivery::address_guard::{AddressGuard, is_public};
 use millrace::delivery::channel::Verdict;
@@ -7,6 +7,7 @@ use millrace::delivery::meta::normalize::{
     Context, DIGEST_OF_NOTHING, Field, Normalized, normalize,
 };
 use millrace::delivery::outbound::Reply;
+use millrace::delivery::push::{self, Woken};
 use millrace::delivery::redaction::redact;
 use millrace::delivery::{schedule, webhook};
 use millrace::ingress::client::TrustedProxies;
@@ -59,6 +60,34 @@ pub(super) fn webhook_answer(data: &[u8]) {
         assert!(
             within <= schedule::RETRY_AFTER_AT_MOST && within >= schedule::RETRY_AFTER_AT_LEAST
         );
+    }
+}
+
+/// Answers of push servers: each means what its status says, and of a refusal nothing of the endpoint is kept, whoever knows which
+/// can wake the device.
+pub(super) fn push_answer(data: &[u8]) {
+    const DEVICE: &str = "upAbCd0123EfGh";
+    let (status, retry_after, body) = parts(data);
+    let reply = Reply {
+        status,
+        retry_after,
+        excerpt: Some(redact(&String::from_utf8_lossy(body))),
+    };
+    let url = format!("https://push.example/{DEVICE}");
+    let woken = push::judge(Ok(reply), &url.parse().expect("a URL"));
+    let as_meant = match (&woken, status) {
+        (Woken::Yes(answer), 200..300) => answer.excerpt.is_none(),
+        (Woken::Gone(_), 404 | 410) | (Woken::Later(_), 429 | 500..) => true,
+        (Woken::Never(_), _) => !matches!(status, 200..300 | 404 | 410 | 429 | 500..),
+        _ => false,
+    };
+    assert!(as_meant, "{status}: {woken:?}");
+    let (Woken::Yes(answer) | Woken::Gone(answer) | Woken::Never(answer) | Woken::Later(answer)) =
+        woken;
+    assert_eq!(answer.code, status.to_string());
+    for kept in [answer.excerpt, answer.target].into_iter().flatten() {
+        assert!(kept.chars().count() <= 500);
+        assert!(!kept.contains(DEVICE), "{kept}");
     }
 }
 

@@ -32,7 +32,7 @@ pub fn body(stream: &str, notification: Option<i64>) -> String {
 
 /// What an endpoint came to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Woken {
+pub enum Woken {
     /// It took it.
     Yes(Answer),
     /// It is gone for good.
@@ -92,7 +92,8 @@ impl Connection {
 /// 2xx is success; 404 and 410 are the end of the endpoint; an address that may not be sent to is never asked; 429, 5xx and no
 /// answer are tried again, other refusals are final. Of what was said nothing is kept where it was taken, which tells nobody
 /// anything, and else all but the endpoint.
-fn judge(mut outcome: Result<Reply, NoReply>, url: &url::Url) -> Woken {
+#[must_use]
+pub fn judge(mut outcome: Result<Reply, NoReply>, url: &url::Url) -> Woken {
     if let Ok(reply) = &mut outcome {
         let said = reply.excerpt.take().filter(|_| !reply.is_success());
         reply.excerpt = said.map(|text| without_endpoint(&text, url));

@@ -10,4 +10,4 @@ mod client;
 pub mod settings;
 
 pub use channel::PushChannel;
-pub use client::body;
+pub use client::{Woken, body, judge};

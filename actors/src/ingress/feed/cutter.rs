@@ -24,7 +24,7 @@ const CONTROL: u64 = 125;
 
 /// What a data message was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Was {
+pub enum Was {
     /// Text, whole.
     Text,
     /// No text.
@@ -34,12 +34,13 @@ pub(super) enum Was {
 }
 
 /// The peer breaks the protocol in a way that would be gathered before it is refused.
-#[derive(Debug)]
-pub(super) struct Violation;
+#[derive(Debug, thiserror::Error)]
+#[error("a control frame is longer than the protocol allows")]
+pub struct Violation;
 
 /// Frames of a peer, of bounded memory.
 #[derive(Debug, Default)]
-pub(super) struct Cutter {
+pub struct Cutter {
     /// The header of the frame that begins.
     header: Vec<u8>,
     /// Of the frame under way: bytes to come, and how many of them go on.
@@ -52,6 +53,9 @@ pub(super) struct Cutter {
 
 impl Cutter {
     /// Takes bytes in; answers what goes on of them.
+    ///
+    /// # Errors
+    /// A control frame is announced that is longer than 125 bytes. Nothing can be read of the connection after that.
     pub fn push(&mut self, mut bytes: &[u8]) -> Result<BytesMut, Violation> {
         let mut out = BytesMut::with_capacity(bytes.len().min(2 * MAX_FRAME_BYTES));
         while !bytes.is_empty() {
@@ -78,6 +82,12 @@ impl Cutter {
     /// What the next message that comes out was.
     pub fn was(&mut self) -> Option<Was> {
         self.was.pop_front()
+    }
+
+    /// Bytes that were taken in and neither went on nor were left out: of a header that is not whole yet, 13 at most.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        self.header.len()
     }
 
     /// How many bytes of the header are still to come.

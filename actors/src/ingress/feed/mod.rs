@@ -9,13 +9,13 @@
 //!
 //! - `wire`: what is said; `order`: which sequence is to come; [`kinds`]: which frames the log gets. All pure.
 //! - [`admission`]: whose feed a token opens. [`live`]: one feed a shard. `standing`: how far each is, in the store.
-//! - `engine`: one feed, over `socket` (whose messages `cutter` bounds) or `ndjson`.
+//! - `engine`: one feed, over `socket` (whose messages [`cutter`] bounds) or `ndjson`.
 //!
 //! What may not live here: what a kind means. The modules say which kinds they map; everything else is counted, acknowledged
 //! and kept for nothing.
 
 pub mod admission;
-mod cutter;
+pub mod cutter;
 pub(super) mod engine;
 pub mod kinds;
 pub mod live;
