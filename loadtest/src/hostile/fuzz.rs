@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 /// What is fuzzed, and how long.
 #[derive(Clone, Debug, clap::Args)]
@@ -65,6 +66,8 @@ struct Report {
     edges: u64,
     inputs: u64,
     memory: u64,
+    /// How long the process ran: less than was asked for where it found something.
+    took: Duration,
     finding: Option<String>,
 }
 
@@ -131,12 +134,13 @@ fn one(
 ) -> anyhow::Result<Report> {
     let report = fuzz(place, target, seconds, options.seed)?;
     println!(
-        "{:<18} {:>10} executions  {:>6} edges  {:>5} inputs  {:>4} MiB  {}",
+        "{:<18} {:>10} executions  {:>6} edges  {:>5} inputs  {:>4} MiB  {:>5.0} s  {}",
         target.name,
         report.executions,
         report.edges,
         report.inputs,
         report.memory,
+        report.took.as_secs_f64(),
         report.finding.as_deref().unwrap_or("nothing found"),
     );
     if options.keep && report.finding.is_none() {
@@ -179,6 +183,7 @@ fn build() -> anyhow::Result<Place> {
 fn fuzz(place: &Place, target: &'static Target, seconds: f64, seed: u64) -> anyhow::Result<Report> {
     let learned = corpus::learned(place, target)?;
     let found = place.work.join(format!("{}-found-", target.name));
+    let begun = Instant::now();
     let out = Command::new(&place.program)
         .arg(learned)
         .arg(corpus::kept(target))
@@ -192,6 +197,7 @@ fn fuzz(place: &Place, target: &'static Target, seconds: f64, seed: u64) -> anyh
         .env("MILLRACE_FUZZ_TARGET", target.name)
         .env("RUST_BACKTRACE", "1")
         .output()?;
+    let took = begun.elapsed();
     let said = String::from_utf8_lossy(&out.stderr).into_owned();
     let finding = (!out.status.success()).then(|| {
         let log = place.work.join(format!("{}.log", target.name));
@@ -235,12 +241,24 @@ fn fuzz(place: &Place, target: &'static Target, seconds: f64, seed: u64) -> anyh
         edges: last("cov:"),
         inputs: last("corp:"),
         memory: stat("peak_rss_mb"),
+        took,
         finding,
     })
 }
 
+/// How long a target's process ran, and how many of them shared the cores, where they did.
+fn seconds_of(took: Duration, jobs: usize, cores: usize) -> String {
+    let seconds = took.as_secs_f64();
+    if jobs > cores {
+        format!("{seconds:.0}, {jobs} on {cores} cores")
+    } else {
+        format!("{seconds:.0}")
+    }
+}
+
 /// The section: what was fuzzed now, and the rows of before for what was not.
 fn section(options: &Options, seconds: f64, reports: &[Report]) -> String {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let today = jiff::Timestamp::now().strftime("%Y-%m-%d").to_string();
     let new = reports.iter().map(|r| {
         let name = r.target.name;
@@ -252,7 +270,7 @@ fn section(options: &Options, seconds: f64, reports: &[Report]) -> String {
             r.inputs.to_string(),
             r.memory.to_string(),
             r.finding.as_deref().unwrap_or("none").to_owned(),
-            format!("{seconds:.0}"),
+            seconds_of(r.took, usize::from(options.jobs), cores),
             options.seed.max(1).to_string(),
             today.clone(),
         ];
@@ -276,12 +294,26 @@ fn section(options: &Options, seconds: f64, reports: &[Report]) -> String {
         .filter_map(|row| row[2].parse::<u64>().ok())
         .sum();
     format!(
-        "## Fuzzing\n\nLast: {}\n\nlibFuzzer, coverage counters in every crate, each target a process on one core, {} at a time in the \
-         last run; no input longer than {LONGEST} s or {MEMORY} MiB; the kept corpus is where each begins. Each row is of its target's \
-         last run. {} targets, {all} executions, findings: **{found}**. Never fuzzed: {never}.\n\n{}",
+        "## Fuzzing\n\nLast: {}\n\nlibFuzzer, coverage counters in every crate, each target a process of one thread, in the last run {} at a \
+         time on {cores} cores and asked to stop after {seconds:.0} s. Seconds are elapsed ones of the process, its start and the \
+         kept corpus included; where more ran at once than there are cores, that stands beside them. No input longer than {LONGEST} s \
+         or {MEMORY} MiB; the kept corpus is where each begins. Each row is of its target's last run. {} targets, {all} executions, \
+         findings: **{found}**. Never fuzzed: {never}.\n\n{}",
         machine::describe(None, options.seed),
         options.jobs,
         table.len(),
         rows::table(&table),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seconds_are_those_that_passed_and_name_who_shared_the_cores() {
+        let took = Duration::from_millis(12_400);
+        assert_eq!(seconds_of(took, 2, 2), "12");
+        assert_eq!(seconds_of(took, 4, 2), "12, 4 on 2 cores");
+    }
 }
