@@ -50,7 +50,7 @@ pub fn commit() -> &'static str {
     })
 }
 
-/// One paragraph for a report; `seed` is the generator's, where one was used.
+/// One paragraph for a report; `seed` is the generator's. None: what is measured is made by counting, and the report says so.
 #[must_use]
 pub fn describe(kafka: Option<&str>, seed: impl Into<Option<u64>>) -> String {
     // All of the machine's, however this process is pinned.
@@ -77,7 +77,10 @@ pub fn describe(kafka: Option<&str>, seed: impl Into<Option<u64>>) -> String {
         versions.push(format!("Apache Kafka {kafka}"));
         versions.push(format!("librdkafka {librdkafka}"));
     }
-    versions.extend(seed.into().map(|seed| format!("seed {seed}")));
+    versions.push(match seed.into() {
+        Some(seed) => format!("seed {seed}"),
+        None => "nothing random".to_owned(),
+    });
     format!(
         "{} · {cores} × {} · {memory} GiB · Linux {} · {} · `{}`",
         jiff::Timestamp::now().strftime("%Y-%m-%d %H:%M UTC"),

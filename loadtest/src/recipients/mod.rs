@@ -102,7 +102,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     let ns = median(&took);
     let body = format!(
         "## Gates of recipients, with state in memory\n\n{}\n\n{} notices in batches of {}, two rules on three channels each, {} users; one thread, CPU time, median of {} rounds:\ndecoding, gates 0 to 8, claims and the payloads of what passed.\n\n| | |\n|---|---|\n| gate decisions | {} ({} passed, {} refused) |\n| ns a decision | {ns:.0} |\n| decisions/s a core | {:.0} (wanted ≥ 100 000: {}) |\n| bytes a hot cooldown, {} of them: tables | {:.1} (wanted ≤ 64: {}) |\n| the same at its worst, right after a table has grown | {:.1} (wanted ≤ 64: {}) |\n| the same by the growth of the process | {:.1} (wanted ≤ 64: {}) |\n{stored}",
-        machine::describe(None, 0),
+        machine::describe(None, None::<u64>),
         options.records,
         options.batch,
         options.users,
