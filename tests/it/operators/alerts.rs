@@ -1,6 +1,8 @@
-//! The alert rules name nothing that a running process does not export, and `promtool` likes them where it is installed.
+//! The alert rules are what Prometheus takes for rules, and name nothing that a running process does not export.
 
 use millrace_tests::process::{Launch, Scratch, eventually, free_address};
+use promql_parser::parser::{Expr, LabelModifier, VectorSelector};
+use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -15,100 +17,46 @@ fn path() -> PathBuf {
         .join("config/alerts.yml")
 }
 
-/// What a rule says by `key:`, on its line or on the lines below it.
-fn values(text: &str, key: &str) -> Vec<String> {
-    let mut found = Vec::new();
-    let mut lines = text.lines().peekable();
-    while let Some(line) = lines.next() {
-        let indent = line.len() - line.trim_start().len();
-        let Some(value) = line
-            .trim_start()
-            .trim_start_matches("- ")
-            .strip_prefix(key)
-            .and_then(|v| v.strip_prefix(':'))
-        else {
-            continue;
-        };
-        let mut value = value.trim().to_owned();
-        if value == "|" {
-            value.clear();
-            while let Some(more) = lines.next_if(|l| l.len() - l.trim_start().len() > indent) {
-                value.push_str(more.trim());
-                value.push(' ');
-            }
-        }
-        found.push(value.trim().to_owned());
-    }
-    found
+/// The file as Prometheus reads it: what it does not know is no rule file.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RuleFile {
+    groups: Vec<Group>,
 }
 
-/// Words of the language that are no metric and no function.
-const WORDS: &[&str] = &["and", "or", "unless", "by", "without", "on", "ignoring"];
-const FUNCTIONS: &[&str] = &[
-    "max",
-    "min",
-    "sum",
-    "rate",
-    "deriv",
-    "absent",
-    "histogram_quantile",
-];
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Group {
+    name: String,
+    rules: Vec<Rule>,
+}
 
-/// Metrics of an expression, each with the labels that are asked of it: by a matcher, or by the grouping of the expression.
-fn metrics(expr: &str) -> BTreeMap<String, BTreeSet<String>> {
-    let depth = expr.chars().try_fold(0_i32, |depth, c| {
-        let depth = match c {
-            '(' | '{' | '[' => depth + 1,
-            ')' | '}' | ']' => depth - 1,
-            _ => depth,
-        };
-        (depth >= 0).then_some(depth)
-    });
-    assert_eq!(depth, Some(0), "brackets: {expr}");
-    let mut found: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    // One comparison after another: the grouping of one is not asked of the next.
-    for part in expr.split(" and ") {
-        let mut rest = part;
-        let (mut names, mut grouping) = (Vec::new(), BTreeSet::new());
-        while let Some(start) = rest.find(|c: char| c.is_ascii_alphabetic() || c == '_') {
-            rest = &rest[start..];
-            let end = rest
-                .find(|c: char| !c.is_ascii_alphanumeric() && c != '_')
-                .unwrap_or(rest.len());
-            let (word, after) = rest.split_at(end);
-            rest = after;
-            let next = after.trim_start();
-            if word == "by" {
-                let (labels, after) = next[1..].split_once(')').unwrap();
-                grouping.extend(labels.split(',').map(|l| l.trim().to_owned()));
-                rest = after;
-            } else if FUNCTIONS.contains(&word) || WORDS.contains(&word) {
-                // Its arguments are looked at next.
-            } else {
-                assert!(!next.starts_with('('), "no function `{word}`: {expr}");
-                let mut labels = BTreeSet::new();
-                if let Some(matchers) = next.strip_prefix('{') {
-                    let (matchers, after) = matchers.split_once('}').unwrap();
-                    for matcher in matchers.split(',') {
-                        let at = matcher.find(['=', '!']).unwrap();
-                        labels.insert(matcher[..at].trim().to_owned());
-                    }
-                    rest = after;
-                }
-                // `[5m]` is no name.
-                rest = rest.trim_start();
-                if let Some(after) = rest.strip_prefix('[') {
-                    rest = after.split_once(']').unwrap().1;
-                }
-                names.push((word.to_owned(), labels));
-            }
-        }
-        for (name, labels) in names {
-            let asked = found.entry(name).or_default();
-            asked.extend(labels);
-            asked.extend(grouping.iter().cloned());
-        }
-    }
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Rule {
+    alert: String,
+    expr: String,
+    #[serde(rename = "for")]
+    lasting: String,
+    labels: BTreeMap<String, String>,
+    annotations: BTreeMap<String, String>,
+}
+
+fn rules(text: &str) -> Vec<Rule> {
+    let file: RuleFile = serde_saphyr::from_str(text).unwrap();
+    let names: BTreeSet<&str> = file.groups.iter().map(|g| g.name.as_str()).collect();
+    assert_eq!(names.len(), file.groups.len(), "a group's name twice");
+    file.groups.into_iter().flat_map(|g| g.rules).collect()
+}
+
+type Asked = BTreeMap<String, BTreeSet<String>>;
+
+/// Metrics of an expression, each with the labels that are asked of it: by a matcher, or by the grouping of what stands around it.
+fn metrics(expr: &str) -> Asked {
+    let parsed = promql_parser::parser::parse(expr);
+    let parsed = parsed.unwrap_or_else(|e| panic!("{e}: {expr}"));
+    let mut found = Asked::new();
+    walk(&parsed, &BTreeSet::new(), &mut found);
     // Prometheus adds these: where it scraped.
     for labels in found.values_mut() {
         labels.retain(|l| l != "instance" && l != "job");
@@ -116,16 +64,127 @@ fn metrics(expr: &str) -> BTreeMap<String, BTreeSet<String>> {
     found
 }
 
+fn walk(expr: &Expr, grouping: &BTreeSet<String>, found: &mut Asked) {
+    match expr {
+        Expr::Aggregate(of) => {
+            let mut grouping = grouping.clone();
+            match &of.modifier {
+                Some(LabelModifier::Include(by)) => grouping.extend(by.labels.iter().cloned()),
+                Some(LabelModifier::Exclude(_)) => panic!("`without` says what is left: {expr}"),
+                None => {}
+            }
+            walk(&of.expr, &grouping, found);
+        }
+        Expr::Unary(of) => walk(&of.expr, grouping, found),
+        Expr::Paren(of) => walk(&of.expr, grouping, found),
+        Expr::Subquery(of) => walk(&of.expr, grouping, found),
+        Expr::Binary(of) => {
+            walk(&of.lhs, grouping, found);
+            walk(&of.rhs, grouping, found);
+        }
+        Expr::Call(of) => {
+            for argument in &of.args.args {
+                walk(argument, grouping, found);
+            }
+        }
+        Expr::VectorSelector(of) => select(of, grouping, found),
+        Expr::MatrixSelector(of) => select(&of.vs, grouping, found),
+        Expr::NumberLiteral(_) | Expr::StringLiteral(_) | Expr::Extension(_) => {}
+    }
+}
+
+fn select(of: &VectorSelector, grouping: &BTreeSet<String>, found: &mut Asked) {
+    let name = of.name.clone().unwrap_or_else(|| panic!("no name: {of}"));
+    let asked = found.entry(name).or_default();
+    asked.extend(of.matchers.matchers.iter().map(|m| m.name.clone()));
+    asked.extend(grouping.iter().cloned());
+}
+
+/// Labels of the alert that a text tells.
+fn told(text: &str) -> BTreeSet<String> {
+    let mut labels = BTreeSet::new();
+    let mut rest = text;
+    while let Some((_, after)) = rest.split_once("{{") {
+        let (template, after) = after.split_once("}}").unwrap();
+        let mut words = template.split_whitespace();
+        let what = words.next().unwrap();
+        match what.strip_prefix("$labels.") {
+            Some(label) => {
+                labels.insert(label.to_owned());
+            }
+            None => assert_eq!(what, "$value", "{text}"),
+        }
+        match (words.next(), words.next(), words.next()) {
+            (None, ..) => {}
+            (Some("|"), Some(function), None) => assert!(
+                ["humanize1024", "humanizeDuration", "humanizePercentage"].contains(&function),
+                "{text}"
+            ),
+            more => panic!("{more:?}: {text}"),
+        }
+        rest = after;
+    }
+    assert!(!rest.contains("}}"), "{text}");
+    labels
+}
+
 #[test]
 fn expressions_are_read_as_they_are_meant() {
     let read =
         metrics(r#"sum by (le, door) (rate(a_bucket{x="1", y!="2"}[5m])) > 0 and absent(b) > 1"#);
     let want = [("a_bucket", vec!["door", "le", "x", "y"]), ("b", vec![])];
-    let want: BTreeMap<String, BTreeSet<String>> = want
+    let want: Asked = want
         .into_iter()
         .map(|(n, l)| (n.to_owned(), l.into_iter().map(str::to_owned).collect()))
         .collect();
     assert_eq!(read, want);
+    let none = [
+        "sum by (le (a)",
+        "rate(a) > 0",
+        "rates(a[5m])",
+        "a{x=1}",
+        "a > 0 and",
+        "rate(a[5m)",
+        "",
+    ];
+    for wrong in none {
+        assert!(promql_parser::parser::parse(wrong).is_err(), "{wrong}");
+    }
+}
+
+/// As `promtool check rules` reads them, which reads them too where it is installed.
+#[test]
+fn the_rules_are_rules_of_prometheus() {
+    let text = std::fs::read_to_string(path()).unwrap();
+    let rules = rules(&text);
+    assert!(rules.len() >= 17);
+    let names: BTreeSet<&str> = rules.iter().map(|r| r.alert.as_str()).collect();
+    assert_eq!(names.len(), rules.len(), "a name twice");
+    for rule in &rules {
+        let Rule { alert, labels, .. } = rule;
+        let word = |c: char| c.is_ascii_alphanumeric();
+        assert!(alert.starts_with("Millrace") && alert.chars().all(word));
+        let lasting = promql_parser::util::parse_duration(&rule.lasting);
+        assert!(lasting.is_ok_and(|d| !d.is_zero()), "{alert}: for");
+        let severity = labels.get("severity").map(String::as_str);
+        assert!(matches!(severity, Some("page" | "warn")), "{alert}");
+        let keys: Vec<&str> = rule.annotations.keys().map(String::as_str).collect();
+        assert_eq!(keys, ["do", "summary"], "{alert}");
+        let mut has: BTreeSet<String> = metrics(&rule.expr).into_values().flatten().collect();
+        has.insert("instance".to_owned());
+        for text in rule.annotations.values() {
+            let told = told(text);
+            assert!(told.is_subset(&has), "{alert} tells {told:?} of {has:?}");
+        }
+    }
+    let promtool = std::process::Command::new("promtool")
+        .args(["check", "rules"])
+        .arg(path())
+        .output();
+    if let Ok(said) = promtool {
+        let words = String::from_utf8_lossy(&said.stderr).into_owned();
+        assert!(said.status.success(), "{words}");
+    }
 }
 
 /// Whether some exported line has that name and those labels.
@@ -141,17 +200,9 @@ fn is_exported(exported: &str, name: &str, labels: &BTreeSet<String>) -> bool {
 #[tokio::test]
 async fn every_metric_of_the_rules_is_exported_by_a_running_process() {
     let text = std::fs::read_to_string(path()).unwrap();
-    assert!(!text.contains('\t'));
-    let names = values(&text, "alert");
-    let expressions = values(&text, "expr");
-    assert!(names.len() >= 12 && names.len() == expressions.len());
-    assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), names.len());
-    for key in ["for", "summary", "do"] {
-        assert_eq!(values(&text, key).len(), names.len(), "{key}");
-    }
-    let mut asked: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    for expression in &expressions {
-        for (name, labels) in metrics(expression) {
+    let mut asked = Asked::new();
+    for rule in rules(&text) {
+        for (name, labels) in metrics(&rule.expr) {
             asked.entry(name).or_default().extend(labels);
         }
     }
@@ -242,18 +293,4 @@ async fn every_metric_of_the_rules_is_exported_by_a_running_process() {
         panic!("{e}: {missing:?}\n{}", process.last_words(20));
     }
     assert_eq!(process.terminate(SOON).await.unwrap().code(), Some(0));
-}
-
-#[test]
-fn promtool_likes_the_rules_where_it_is_installed() {
-    let done = std::process::Command::new("promtool")
-        .args(["check", "rules"])
-        .arg(path())
-        .output();
-    let Ok(done) = done else {
-        eprintln!("not run: there is no promtool");
-        return;
-    };
-    let said = String::from_utf8_lossy(&done.stderr).into_owned();
-    assert!(done.status.success(), "{said}");
 }
