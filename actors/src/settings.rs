@@ -28,6 +28,8 @@ pub struct Settings {
     pub modules: Modules,
     /// Thresholds.
     pub thresholds: Thresholds,
+    /// The gates of recipients.
+    pub recipients: Recipients,
     /// How long facts are kept.
     pub retention: Retention,
     /// Delivery.
@@ -253,6 +255,23 @@ impl Default for Thresholds {
     fn default() -> Thresholds {
         Thresholds {
             slice_keys: 100_000,
+        }
+    }
+}
+
+/// The gates of recipients.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Recipients {
+    /// Cooldowns that one partition's slice holds in memory at most; the rest is read when it is needed.
+    pub slice_keys: usize,
+}
+
+impl Default for Recipients {
+    fn default() -> Recipients {
+        Recipients {
+            // Each half of a slice fills a table of 2^17 places, of which 7 in 8 may be taken: some more would double its memory.
+            slice_keys: 225_000,
         }
     }
 }

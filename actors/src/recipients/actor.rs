@@ -12,6 +12,7 @@ use crate::runtime::session::{Failure, Session};
 use crate::runtime::vertical::{
     DecodeError, Decoded, Effects, Frontier, Item, Raw, Start, Vertical,
 };
+use crate::settings;
 use millrace_schemas::emit::EmitSource;
 use millrace_schemas::ids::RecordId;
 use millrace_schemas::notice::Notice;
@@ -21,13 +22,11 @@ use millrace_topics::catalogue::{self, GroupSpec};
 use millrace_topics::contract::TopicRef;
 use std::sync::Arc;
 
-/// Cooldowns held hot a partition: some 12 MB.
-const HOT_COOLDOWNS: usize = 250_000;
-
 /// The gates of one partition's users.
 #[derive(Debug, Default)]
 pub struct Recipients {
     partition: i32,
+    settings: settings::Recipients,
     cooldowns: Cooldowns,
     configured: Configured,
 }
@@ -59,10 +58,16 @@ impl Recipients {
     #[must_use]
     pub fn new(configured: Configured) -> Recipients {
         Recipients {
-            partition: 0,
-            cooldowns: Cooldowns::new(HOT_COOLDOWNS),
             configured,
+            ..Recipients::default()
         }
+    }
+
+    /// The same with these settings instead of the defaults.
+    #[must_use]
+    pub fn with(mut self, settings: settings::Recipients) -> Recipients {
+        self.settings = settings;
+        self
     }
 
     /// Marks what a source has sent before. What came through no emit, or again from among the dead, is new.
@@ -89,7 +94,7 @@ impl Vertical for Recipients {
 
     fn reset(&mut self, start: &Start) {
         self.partition = start.partition;
-        self.cooldowns = Cooldowns::new(HOT_COOLDOWNS);
+        self.cooldowns = Cooldowns::new(self.settings.slice_keys);
     }
 
     fn decode(&self, _: &TopicRef, payload: &[u8]) -> Result<Decoded<Arc<Notice>>, DecodeError> {

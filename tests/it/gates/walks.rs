@@ -75,7 +75,9 @@ impl Walk {
         let trackers = settings::Thresholds { slice_keys: 100 };
         let thresholds = Thresholds::new(Arc::clone(&modules).into(), trackers, triggers.no);
         let engagement = Engagement::new(Arc::clone(&modules).into(), notices.no);
-        let recipients = Recipients::new(Configured::ALL);
+        // So few that cooldowns are asked of the store again.
+        let few = settings::Recipients { slice_keys: 2 };
+        let recipients = Recipients::new(Configured::ALL).with(few);
         Walk {
             thresholds: Actor::launch(url, thresholds, &clock, &frames, 0).await,
             engagement: Actor::launch(url, engagement, &clock, &triggers, 0).await,

@@ -54,7 +54,10 @@ pub(super) fn of_roles(roles: Roles, settings: &Settings, live: &Live) -> Vec<Mo
         }));
     }
     if roles.recipients && !modules.is_empty() {
-        mounts.push(Mount::new(move |_| Ok(move || Recipients::new(configured))));
+        let own = settings.recipients.clone();
+        mounts.push(Mount::new(move |_| {
+            Ok(move || Recipients::new(configured).with(own.clone()))
+        }));
     }
     if roles.directory && !modules.is_empty() {
         mounts.push(Mount::new(|_| Ok(Directory::default)));
