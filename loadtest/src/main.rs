@@ -122,6 +122,9 @@ enum Command {
     /// lettre alone (used by `delivery email`).
     #[command(hide = true)]
     DeliverSmtp(delivery::SmtpOptions),
+    /// Cooldowns held hot (used by `recipients`).
+    #[command(hide = true)]
+    HotCooldowns(recipients::cooldowns::Options),
     /// A comparator of the doors (used by `ingest`).
     #[command(hide = true)]
     BareHttp(bare_http::Options),
@@ -165,6 +168,7 @@ fn main() -> anyhow::Result<()> {
         Command::BareConsume(options) => bare::consume(&options).map(|never| match never {}),
         Command::BareLedger(options) => bare::ledger::run(&options).map(|never| match never {}),
         Command::ProductConsume(options) => product::consume(&options),
+        Command::HotCooldowns(options) => recipients::cooldowns::run(&options),
         Command::BareHttp(options) => bare_http::serve(&options),
     }
 }

@@ -1,13 +1,14 @@
 //! Gates 5 to 8 with their state in memory: decoding notices, all gates, claims, payloads of what passes. One thread, CPU time of the
-//! thread. And what a cooldown's key takes while it is held hot.
+//! thread. And what cooldowns take while they are held hot: as many as the settings let, and all of them.
 //!
 //! A decision is a notice's rule on one channel. Users, rules and preferences are made once, as a batch would read them; hours are so
 //! wide that what refuses is preferences, cooldowns and sent keys.
 
+pub mod cooldowns;
 mod store;
 
 use crate::report::{median, publish, verdict};
-use crate::{cpu, machine, stack};
+use crate::{machine, stack};
 use anyhow::ensure;
 use millrace::engagement::wire;
 use millrace::recipients::decide::{self, Stamp};
@@ -17,13 +18,13 @@ use millrace::recipients::ledger::Ledger;
 use millrace::recipients::preference::Said;
 use millrace::recipients::slice::Cooldowns;
 use millrace::recipients::store as product;
+use millrace::settings;
 use millrace_schemas::channel::{Channel, Mode};
 use millrace_schemas::ids::RecordId;
 use millrace_schemas::notice::Notice;
 use millrace_schemas::time::Micros;
 use serde_json::json;
 use std::time::Duration;
-use uuid::Uuid;
 
 /// How to measure the gates of recipients.
 #[derive(Clone, Debug, clap::Args)]
@@ -43,16 +44,24 @@ pub struct Options {
     /// Notices of a round with the store; 0: none is measured.
     #[arg(long, default_value_t = 60_000)]
     pub stored: u32,
-    /// Cooldowns held hot at once, to see what they take.
+    /// Cooldowns, to see what they take.
     #[arg(long, default_value_t = 10_000_000)]
     pub keys: usize,
+    /// Partitions whose slices share them.
+    #[arg(long, default_value_t = 8)]
+    pub partitions: usize,
+    /// Cooldowns that a slice holds at most; unset: what the product's settings have.
+    #[arg(long)]
+    pub slice_keys: Option<usize>,
     /// Print only; leave BENCHMARKS.md as it is.
     #[arg(long)]
     pub dry: bool,
 }
 
-/// A hot cooldown may take so many bytes.
+/// Cooldowns may take so many bytes each, or be held up to a bound.
 const HOT_BYTES: f64 = 64.0;
+/// What the second half of the cooldowns may add to the process, where slices are bounded: nothing, but for what measuring takes.
+const FLAT: f64 = 1.05;
 
 const WS: i32 = 1;
 const NOW: Micros = Micros(1_796_040_000_000_000);
@@ -78,8 +87,7 @@ struct Outcome {
 /// # Errors
 /// A notice cannot be read, or rounds differ in what they decide.
 pub fn run(options: &Options) -> anyhow::Result<()> {
-    // First of all: what was freed before would be used again, and the process would grow by less.
-    let hot = hot(options.keys);
+    let hot = hot(options)?;
     let notices = notices(options)?;
     let facts = facts(options.users);
     let bar = stack::bar("deciding");
@@ -101,7 +109,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     };
     let ns = median(&took);
     let body = format!(
-        "## Gates of recipients, with state in memory\n\n{}\n\n{} notices in batches of {}, two rules on three channels each, {} users; one thread, CPU time, median of {} rounds:\ndecoding, gates 0 to 8, claims and the payloads of what passed.\n\n| | |\n|---|---|\n| gate decisions | {} ({} passed, {} refused) |\n| ns a decision | {ns:.0} |\n| decisions/s a core | {:.0} (wanted ≥ 100 000: {}) |\n| bytes a hot cooldown, {} of them: tables | {:.1} (wanted ≤ 64: {}) |\n| the same at its worst, right after a table has grown | {:.1} (wanted ≤ 64: {}) |\n| the same by the growth of the process | {:.1} (wanted ≤ 64: {}) |\n{stored}",
+        "## Gates of recipients, with state in memory\n\n{}\n\n{} notices in batches of {}, two rules on three channels each, {} users; one thread, CPU time, median of {} rounds:\ndecoding, gates 0 to 8, claims and the payloads of what passed.\n\n| | |\n|---|---|\n| gate decisions | {} ({} passed, {} refused) |\n| ns a decision | {ns:.0} |\n| decisions/s a core | {:.0} (wanted ≥ 100 000: {}) |\n{hot}{stored}",
         machine::describe(None, None::<u64>),
         options.records,
         options.batch,
@@ -112,15 +120,52 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         outcome.refused,
         1e9 / ns,
         verdict(1e9 / ns >= 100_000.0),
-        options.keys,
-        hot.tables,
-        verdict(hot.tables <= HOT_BYTES),
-        hot.worst,
-        verdict(hot.worst <= HOT_BYTES),
-        hot.resident,
-        verdict(hot.resident <= HOT_BYTES),
     );
     publish("recipients", &body, !options.dry)
+}
+
+/// What cooldowns take: bounded as in the product, which is judged, and all of them at once, for information.
+fn hot(options: &Options) -> anyhow::Result<String> {
+    let bound = options
+        .slice_keys
+        .unwrap_or_else(|| settings::Recipients::default().slice_keys);
+    let (keys, slices) = (options.keys, options.partitions.max(1));
+    let bounded = cooldowns::measure(cooldowns::Options {
+        keys,
+        slices,
+        bound,
+    })?;
+    let all = cooldowns::measure(cooldowns::Options {
+        keys,
+        slices: 1,
+        bound: keys.saturating_mul(2),
+    })?;
+    let mib = |bytes: f64| bytes / f64::from(1 << 20);
+    let most = keys as f64 * HOT_BYTES;
+    let grown = bounded.grown as f64;
+    // Too few to fill every slice twice over say nothing of what comes after.
+    let flat = if keys / 2 >= slices.saturating_mul(bound) {
+        verdict(bounded.growth() <= FLAT)
+    } else {
+        "too few to tell"
+    };
+    Ok(format!(
+        "\nCooldowns: {keys} pass through slices of at most {bound} (`recipients.slice_keys`), one for each of {slices} partitions of one process; what\na slice forgets stands in PostgreSQL and is asked of it by the batch that needs it, which is not measured here. Then all of them in\none slice without a bound, which the product does not do, for information. Each in a process of its own, whose growth at its peak is\nshown.\n\n| | bounded | all held |\n|---|---|---|\n| held at the end | {} | {} |\n| the process grew by, MiB | {:.0} (wanted ≤ {:.0}, {keys} × 64 bytes: {}) | {:.0} |\n| the same, to what it was when half had passed | {:.2} (wanted ≤ {FLAT}: {flat}) | {:.2} |\n| bytes a cooldown held, tables | {:.1} | {:.1} |\n| the same at its worst | {:.1} | {:.1} |\n| bytes a cooldown held, growth of the process | {:.1} | {:.1} |\n",
+        bounded.held,
+        all.held,
+        mib(grown),
+        mib(most),
+        verdict(grown <= most),
+        mib(all.grown as f64),
+        bounded.growth(),
+        all.growth(),
+        bounded.each(),
+        all.each(),
+        bounded.worst,
+        all.worst,
+        grown / bounded.held.max(1) as f64,
+        all.grown as f64 / all.held.max(1) as f64,
+    ))
 }
 
 /// The section's second half.
@@ -255,41 +300,4 @@ fn round(options: &Options, notices: &[Vec<u8>], facts: &Facts) -> anyhow::Resul
     }
     outcome.decisions = outcome.passed + outcome.refused;
     Ok(outcome)
-}
-
-/// What a cooldown takes while it is held hot, in bytes.
-struct Hot {
-    /// Of the tables, when all are held.
-    tables: f64,
-    /// The same at its worst, with half of them or more: right after a table has grown.
-    worst: f64,
-    /// By which the process grew.
-    resident: f64,
-}
-
-/// Holds so many cooldowns.
-fn hot(keys: usize) -> Hot {
-    let before = cpu::resident(std::process::id());
-    let mut cooldowns = Cooldowns::new(keys.saturating_mul(2));
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state
-    };
-    let each = |bytes: usize, held: usize| bytes as f64 / held.max(1) as f64;
-    let mut worst: f64 = 0.0;
-    for _ in 0..keys {
-        cooldowns.put(Uuid::from_u64_pair(next(), next()), NOW);
-        if cooldowns.len() >= keys / 2 {
-            worst = worst.max(each(cooldowns.allocated(), cooldowns.len()));
-        }
-    }
-    let grown = cpu::resident(std::process::id()).saturating_sub(before);
-    Hot {
-        tables: each(cooldowns.allocated(), cooldowns.len()),
-        worst,
-        resident: grown as f64 / cooldowns.len().max(1) as f64,
-    }
 }
