@@ -56,7 +56,10 @@ pub async fn verify(client: &Client, name: &str, totals: &Totals) -> anyhow::Res
 
 /// Parked postbacks, repeats aside: how many, and the payouts that they would book. Who books at once and parks for the work's
 /// sake may have the last rows still there: they are booked, and wait for nothing.
-async fn waiting(client: &Client) -> anyhow::Result<(u64, Decimal)> {
+///
+/// # Errors
+/// The store fails, or a parked payload is none of a postback.
+pub async fn waiting(client: &Client) -> anyhow::Result<(u64, Decimal)> {
     let rows = client
         .query(
             "SELECT DISTINCT ON (substring(convert_from(payload, 'UTF8') FROM 'txid=(T[0-9]+)')) payload FROM parked p WHERE NOT EXISTS (SELECT FROM conversions c WHERE c.conversion_id = p.record_id)",

@@ -50,7 +50,9 @@ pub fn tree(pid: u32) -> Duration {
     ticks(sum)
 }
 
-fn children(pid: u32) -> Vec<u32> {
+/// Processes that it started and that live.
+#[must_use]
+pub fn children(pid: u32) -> Vec<u32> {
     std::fs::read_dir("/proc")
         .into_iter()
         .flatten()

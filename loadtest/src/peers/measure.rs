@@ -9,9 +9,11 @@ use crate::stack::Stack;
 use crate::workload::Totals;
 use anyhow::{Context, ensure};
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
+use tokio_postgres::Client;
 
 /// What all rounds share.
 pub struct Bench<'a> {
@@ -97,7 +99,7 @@ impl State {
 
     /// Where it is.
     #[must_use]
-    pub fn path(&self) -> &std::path::Path {
+    pub fn path(&self) -> &Path {
         &self.0
     }
 }
@@ -114,6 +116,72 @@ pub fn used(running: &[(&'static str, Running)]) -> Duration {
 }
 
 impl Bench<'_> {
+    /// The topics of a run's own.
+    ///
+    /// # Errors
+    /// The broker refuses.
+    pub async fn make_topics(&self, peer: Peer, run: &str) -> anyhow::Result<()> {
+        if peer.has_ledger_topic() {
+            let admin = self.stack.admin();
+            admin.create_topic(run, self.tuning.partitions, 1).await?;
+        }
+        Ok(())
+    }
+
+    /// They go again.
+    ///
+    /// # Errors
+    /// The broker refuses.
+    pub async fn drop_topics(&self, peer: Peer, run: &str) -> anyhow::Result<()> {
+        if peer.has_ledger_topic() {
+            self.stack.admin().delete_topic(run).await?;
+            let changelog = format!("{run}-journeys-changelog");
+            self.stack.admin().delete_topic(&changelog).await?;
+        }
+        Ok(())
+    }
+
+    /// What a contender is started with, into a database.
+    pub fn given<'a>(
+        &'a self,
+        peer: Peer,
+        run: &'a str,
+        database: &'a str,
+        state: &'a Path,
+    ) -> Given<'a> {
+        Given {
+            brokers: self.stack.brokers(),
+            database: Some(database),
+            run,
+            ledger: run,
+            topics: "1,2",
+            tried: self.tried.get(&peer).map_or("", String::as_str),
+            tuning: &self.tuning,
+            state,
+        }
+    }
+
+    /// By what column of its positions a contender's work is counted, and up to what sum. A sink counts what came out of the
+    /// topology, which has no record for a repeated visit or click.
+    pub fn goal(&self, peer: Peer) -> (&'static str, u64) {
+        if peer.has_ledger_topic() {
+            ("consumed", self.totals.decided())
+        } else {
+            ("next_offset", self.totals.records)
+        }
+    }
+
+    /// In what the rows in a store differ from those of the first contender.
+    ///
+    /// # Errors
+    /// The store fails.
+    pub async fn differ(&self, client: &Client) -> anyhow::Result<Vec<&'static str>> {
+        let rows = books::fingerprint(client).await?;
+        let first = self.rows.get_or_init(|| rows.clone());
+        let differ = (first.iter().zip(&rows)).filter(|(first, mine)| first != mine);
+        Ok(differ.map(|(first, _)| first.0).collect())
+    }
+
     /// Runs a contender into a fresh database.
     ///
     /// # Errors
@@ -124,27 +192,10 @@ impl Bench<'_> {
         client.batch_execute("CHECKPOINT").await?;
         let run = run_name(peer);
         let state = State::new(&run)?;
-        if peer.has_ledger_topic() {
-            let admin = self.stack.admin();
-            admin.create_topic(&run, self.tuning.partitions, 1).await?;
-        }
+        self.make_topics(peer, &run).await?;
         let clocks = Clocks::read([self.stack.kafka_pid(), self.stack.postgres_pid()]);
-        let mut running = peer.start(&Given {
-            brokers: self.stack.brokers(),
-            database: Some(database.url()),
-            run: &run,
-            ledger: &run,
-            topics: "1,2",
-            tried: self.tried.get(&peer).map_or("", String::as_str),
-            tuning: &self.tuning,
-            state: state.path(),
-        })?;
-        // A sink counts what came out of the topology, which has no record for a repeated visit or click.
-        let (column, goal) = if peer.has_ledger_topic() {
-            ("consumed", self.totals.decided())
-        } else {
-            ("next_offset", self.totals.records)
-        };
+        let mut running = peer.start(&self.given(peer, &run, database.url(), state.path()))?;
+        let (column, goal) = self.goal(peer);
         let mut before = None;
         let seen = watch_sum(&client, column, peer.group(), goal, |at| {
             if at > 0 && before.is_none() {
@@ -164,18 +215,9 @@ impl Bench<'_> {
         for (_, process) in &mut running {
             process.stop().await?;
         }
-        if peer.has_ledger_topic() {
-            self.stack.admin().delete_topic(&run).await?;
-            let changelog = format!("{run}-journeys-changelog");
-            self.stack.admin().delete_topic(&changelog).await?;
-        }
+        self.drop_topics(peer, &run).await?;
         books::verify(&client, peer.name(), &self.totals).await?;
-        let rows = books::fingerprint(&client).await?;
-        let first = self.rows.get_or_init(|| rows.clone());
-        let differ: Vec<&str> = (first.iter().zip(&rows))
-            .filter(|(first, mine)| first != mine)
-            .map(|(first, _)| first.0)
-            .collect();
+        let differ = self.differ(&client).await?;
         ensure!(
             differ.is_empty(),
             "{} did not write what the first contender wrote: {}",

@@ -6,6 +6,7 @@
 
 mod build;
 mod content;
+mod kill;
 mod measure;
 mod peer;
 mod section;
@@ -48,6 +49,9 @@ pub struct Options {
     /// is checked by. Writes nothing.
     #[arg(long)]
     pub short: bool,
+    /// Measures nothing: each contender is killed by SIGKILL twice at its work and started again, and its rows are counted.
+    #[arg(long, conflicts_with = "short")]
+    pub kill: bool,
     /// Print only; leave BENCHMARKS.md as it is.
     #[arg(long)]
     pub dry: bool,
@@ -120,6 +124,9 @@ async fn measure(options: &Options) -> anyhow::Result<()> {
         tried: &tried,
         rows: OnceLock::new(),
     };
+    if options.kill {
+        return kill::run(options, &bench, &wanted).await;
+    }
     // Unmeasured: the broker compiles its way of fetching, PostgreSQL makes the WAL files that all later rounds use again.
     bench.round(Peer::Bare).await?.show("warming up");
     let mut rounds = Rounds::new();

@@ -34,6 +34,18 @@ pub enum Guarantee {
     Limit,
 }
 
+impl Guarantee {
+    /// For a table.
+    #[must_use]
+    pub fn words(self) -> &'static str {
+        match self {
+            Guarantee::ExactlyOnce => "exactly once",
+            Guarantee::AtLeastOnce => "at least once",
+            Guarantee::Limit => "the limit",
+        }
+    }
+}
+
 /// What a run gives each contender.
 pub struct Given<'a> {
     /// Kafka's brokers.

@@ -132,11 +132,7 @@ fn table(out: &mut String, rounds: &Rounds) -> std::fmt::Result {
             out,
             "| {} | {} | {rate:.0} | {:.0} | {} | {ns:.0} | {} | {} | {:.0} | {:.0} MiB |",
             peer.name(),
-            match peer.guarantee() {
-                Guarantee::ExactlyOnce => "exactly once",
-                Guarantee::AtLeastOnce => "at least once",
-                Guarantee::Limit => "the limit",
-            },
+            peer.guarantee().words(),
             best(of),
             share(rate, bare),
             share(ns, cpu),
