@@ -48,8 +48,10 @@ deny: ## licences, bans and sources of all dependencies
 build: ## everything, as the tests use it
 	@$(CARGO) build $(quiet) --locked --workspace --all-targets
 
+# Most tests wait for a server most of the time, so two of them a core; RUST_TEST_THREADS, where it is set, has the word.
 suites: ## the tests alone (ARGS='-- NAME' for some of them)
-	@$(CARGO) test --locked --workspace --no-fail-fast $(ARGS)
+	@RUST_TEST_THREADS=$${RUST_TEST_THREADS:-$$((2 * $$(nproc 2>/dev/null || sysctl -n hw.ncpu)))} \
+	  $(CARGO) test --locked --workspace --no-fail-fast $(ARGS)
 
 faults: build ## eight runs of a whole deployment with faults, and one safeguard switched off
 	@.ci/faults.sh
