@@ -2,7 +2,7 @@
 
 use super::WHOLE;
 use super::deal::Deck;
-use super::hits::{self, Hits};
+use super::hits::{self, Hits, Point};
 use super::run::Outcome;
 use super::sabotage::Proof;
 use crate::machine;
@@ -57,9 +57,9 @@ pub fn all_hits(outcomes: &[Outcome]) -> Hits {
     all
 }
 
-/// Failpoints that some kind of a deck arms.
-fn armed(deck: &Deck) -> Vec<&'static str> {
-    let mut all: Vec<&str> = deck
+/// Failpoints that some kind of a deck arms, and in whom.
+fn armed(deck: &Deck) -> Vec<Point> {
+    let mut all: Vec<Point> = deck
         .kinds()
         .flat_map(|kind| {
             kind.deals()
@@ -82,8 +82,9 @@ pub fn problems(deck: &Deck, outcomes: &[Outcome]) -> Vec<String> {
     }
     let hits = all_hits(outcomes);
     for point in armed(deck) {
-        if hits.get(point).copied().unwrap_or(0) == 0 {
-            problems.push(format!("failpoint {point} was never hit"));
+        if hits::of(&hits, point) == 0 {
+            let (role, name) = point;
+            problems.push(format!("failpoint {name} of {role} was never hit"));
         }
     }
     for kind in deck.kinds() {
@@ -149,12 +150,14 @@ pub fn text(
             failed.join(" "),
         ]);
     }
-    let mut points = table(&["failpoint", "hits"]);
+    let mut points = table(&["role", "failpoint", "hits"]);
     let hits = all_hits(outcomes);
     for point in armed(deck) {
+        let (role, name) = point;
         points.add_row(vec![
-            point.to_owned(),
-            hits.get(point).copied().unwrap_or(0).to_string(),
+            role.to_owned(),
+            name.to_owned(),
+            hits::of(&hits, point).to_string(),
         ]);
     }
     let records: usize = outcomes

@@ -3,7 +3,7 @@
 
 pub use super::role::{Role, obeyed};
 
-use super::hits;
+use super::hits::{self, Point};
 use super::step::Step;
 use anyhow::Context as _;
 use millrace_tests::deployment::{Deployment, Log, PATIENCE};
@@ -341,14 +341,15 @@ impl Scene {
         self.until_consumed(moment).await
     }
 
-    /// Waits until a failpoint was hit so many times, by all processes together.
+    /// Waits until a failpoint was hit so many times, by all processes of its role together.
     ///
     /// # Errors
     /// It was not.
-    pub async fn until_hit(&self, point: &str, times: u64) -> anyhow::Result<()> {
+    pub async fn until_hit(&self, point: Point, times: u64) -> anyhow::Result<()> {
         let folder = self.deployment.scratch.path();
-        eventually(&format!("{times} hits of {point}"), PATIENCE, async || {
-            let hits = hits::read(folder).get(point).copied().unwrap_or(0);
+        let what = format!("{times} hits of {} of {}", point.1, point.0);
+        eventually(&what, PATIENCE, async || {
+            let hits = hits::of(&hits::read(folder), point);
             Ok((hits >= times).then_some(()))
         })
         .await

@@ -18,11 +18,8 @@ pub const KINDS: &[&Kind] = &[
         form: Form::Slow,
         variants: &["sidecar", "door"],
         failpoints: |whom| {
-            if whom == "door" {
-                DOOR_POINTS.to_vec()
-            } else {
-                Vec::new()
-            }
+            let points = DOOR_POINTS.iter().filter(|_| whom == "door");
+            points.map(|point| ("doors", *point)).collect()
         },
         stage: |staging, _, _| small(staging),
         act: |scene, whom| Box::pin(sidecar_killed(scene, whom)),
@@ -32,7 +29,7 @@ pub const KINDS: &[&Kind] = &[
         name: "engagement-killed-at",
         form: Form::Slow,
         variants: &["thresholds", "engagement", "recipients"],
-        failpoints: |whom| points(whom).to_vec(),
+        failpoints: |whom| points(whom).iter().map(|p| (whom, *p)).collect(),
         stage: |staging, _, _| small(staging),
         act: |scene, whom| Box::pin(killed_at(scene, whom)),
         ..USUAL

@@ -30,7 +30,7 @@ pub const KINDS: &[&Kind] = &[
     },
     &Kind {
         name: "stands-still-with-an-expiry",
-        failpoints: |_| vec!["batch.before_begin"],
+        failpoints: |_| vec![("attribution", "batch.before_begin")],
         needs: &["fence"],
         stage: |staging, _, _| {
             staging.partitions = 1;

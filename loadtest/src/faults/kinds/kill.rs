@@ -1,7 +1,7 @@
 //! `kill -9`: any role, at random moments and at every failpoint. A process that killed itself is replaced, as a supervisor
 //! would.
 
-use super::{Kind, USUAL, variant_is_failpoint};
+use super::{Kind, USUAL, variant_of};
 use crate::faults::scene::{Role, Scene};
 use millrace_tests::deployment::PATIENCE;
 use millrace_tests::faults::killed_itself;
@@ -18,7 +18,7 @@ pub const KINDS: &[&Kind] = &[
             "batch.before_commit",
             "batch.after_commit",
         ],
-        failpoints: variant_is_failpoint,
+        failpoints: |point| variant_of("attribution", point),
         act: |scene, point| Box::pin(attribution_at(scene, point)),
         ..USUAL
     },
@@ -26,7 +26,7 @@ pub const KINDS: &[&Kind] = &[
         name: "door-killed-at",
         weight: 2,
         variants: &["door.before_produce", "door.produced"],
-        failpoints: variant_is_failpoint,
+        failpoints: |point| variant_of("doors", point),
         act: |scene, point| Box::pin(door_at(scene, point)),
         ..USUAL
     },
@@ -34,7 +34,7 @@ pub const KINDS: &[&Kind] = &[
         name: "delivery-killed-at",
         weight: 2,
         variants: &["delivery.claimed", "delivery.answered", "delivery.finished"],
-        failpoints: variant_is_failpoint,
+        failpoints: |point| variant_of("delivery", point),
         act: |scene, point| Box::pin(delivery_at(scene, point)),
         ..USUAL
     },
@@ -47,20 +47,20 @@ pub const KINDS: &[&Kind] = &[
     &Kind {
         name: "commit-fails-at",
         variants: &["batch.before_commit", "batch.after_commit"],
-        failpoints: variant_is_failpoint,
+        failpoints: |point| variant_of("attribution", point),
         act: |scene, point| Box::pin(fails_at(scene, point, Role::Attribution)),
         ..USUAL
     },
     &Kind {
         name: "door-fails-at",
         variants: &["door.before_produce", "door.produced"],
-        failpoints: variant_is_failpoint,
+        failpoints: |point| variant_of("doors", point),
         act: |scene, point| Box::pin(fails_at(scene, point, Role::Doors)),
         ..USUAL
     },
     &Kind {
         name: "consumer-panics",
-        failpoints: |_| vec!["consumer.batch"],
+        failpoints: |_| vec![("attribution", "consumer.batch")],
         act: |scene, _| Box::pin(consumer_panics(scene)),
         ..USUAL
     },
@@ -148,7 +148,9 @@ async fn fails_at(scene: &mut Scene, point: &'static str, role: Role) -> anyhow:
     }
     scene.step(format!("{point} fails {TIMES} times"));
     scene.start_as(role, &launch)?;
-    scene.until_hit(point, u64::from(TIMES)).await?;
+    scene
+        .until_hit((role.name(), point), u64::from(TIMES))
+        .await?;
     scene.struck += TIMES;
     // Senders are answered beyond the last of them.
     scene.until_answered(10).await

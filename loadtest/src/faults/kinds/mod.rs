@@ -15,6 +15,7 @@ mod stop;
 mod store;
 pub mod upgrade;
 
+use super::hits::Point;
 use super::scene::{Scene, Staging};
 use futures::future::LocalBoxFuture;
 use millrace_tests::generator::Rng;
@@ -44,8 +45,8 @@ pub struct Kind {
     pub form: Form,
     /// Variants, each dealt on its own; none: one without a name.
     pub variants: &'static [&'static str],
-    /// The failpoints that a variant arms.
-    pub failpoints: fn(&'static str) -> Vec<&'static str>,
+    /// The failpoints that a variant arms, and in whom: each of them in every run.
+    pub failpoints: fn(&'static str) -> Vec<Point>,
     /// Safeguards without which it ends in a loss or a double (`--sabotage`).
     pub needs: &'static [&'static str],
     /// What it needs otherwise than usual.
@@ -68,17 +69,17 @@ impl Kind {
 
 /// No failpoints.
 #[must_use]
-pub fn no_failpoints(_: &'static str) -> Vec<&'static str> {
+pub fn no_failpoints(_: &'static str) -> Vec<Point> {
     Vec::new()
 }
 
-/// The variant is the failpoint's name.
+/// The variant is the name of a role's failpoint; the nameless one arms none.
 #[must_use]
-pub fn variant_is_failpoint(variant: &'static str) -> Vec<&'static str> {
+pub fn variant_of(role: &'static str, variant: &'static str) -> Vec<Point> {
     if variant.is_empty() {
         Vec::new()
     } else {
-        vec![variant]
+        vec![(role, variant)]
     }
 }
 
@@ -154,7 +155,7 @@ mod tests {
         let armed: BTreeSet<String> = table()
             .iter()
             .flat_map(|kind| kind.deals().iter().flat_map(|v| (kind.failpoints)(v)))
-            .map(str::to_owned)
+            .map(|(_, name)| name.to_owned())
             .collect();
         assert_eq!(there, armed);
     }

@@ -1,7 +1,7 @@
 //! What one group emits and another receives, on the vertical of the proving build: whoever dies, each is received once.
 
 use super::network::{silence, speak};
-use super::{Kind, USUAL, variant_is_failpoint};
+use super::{Kind, USUAL, variant_of};
 use crate::faults::scene::{Role, Scene};
 use anyhow::Context as _;
 use millrace_tests::deployment::PATIENCE;
@@ -14,7 +14,7 @@ pub const KINDS: &[&Kind] = &[
     &Kind {
         name: "emitter-killed-at",
         variants: &["relay.sent", "batch.before_commit", "batch.after_commit"],
-        failpoints: variant_is_failpoint,
+        failpoints: |point| variant_of("emitter", point),
         needs: &["relay"],
         stage: |staging, _, _| small(staging),
         act: |scene, point| Box::pin(killed_at(scene, Part::Emitter, point)),
@@ -27,7 +27,7 @@ pub const KINDS: &[&Kind] = &[
             "batch.before_commit",
             "batch.after_commit",
         ],
-        failpoints: variant_is_failpoint,
+        failpoints: |point| variant_of("sink", point),
         stage: |staging, _, _| small(staging),
         act: |scene, point| Box::pin(killed_at(scene, Part::Sink, point)),
         ..USUAL

@@ -1,7 +1,7 @@
 //! SIGSTOP past the end of a session or a lease, then SIGCONT: an owner that stood still, wherever it stood, has nothing more to
 //! say, and a sender sends nothing again.
 
-use super::{Form, Kind, USUAL, variant_is_failpoint};
+use super::{Form, Kind, USUAL, variant_of};
 use crate::faults::scene::{Role, Scene};
 use millrace_tests::deployment::PATIENCE;
 use millrace_tests::faults::{handed_over, owners, shared_by};
@@ -15,7 +15,7 @@ pub const KINDS: &[&Kind] = &[
         name: "attribution-stands-still",
         weight: 1,
         variants: &["", "batch.before_begin", "batch.before_commit"],
-        failpoints: variant_is_failpoint,
+        failpoints: |point| variant_of("attribution", point),
         act: |scene, point| Box::pin(stands_still(scene, point)),
         ..USUAL
     },
@@ -28,7 +28,7 @@ pub const KINDS: &[&Kind] = &[
         // Its lease is over by the store's clock, and by its own it is not.
         name: "sender-stands-still",
         variants: &[CLAIMED, ""],
-        failpoints: variant_is_failpoint,
+        failpoints: |point| variant_of("delivery", point),
         needs: &["lease"],
         stage: |staging, _, _| {
             staging.records = 1_500;
@@ -41,7 +41,7 @@ pub const KINDS: &[&Kind] = &[
         // Its lease is over by either.
         name: "sender-stands-still-for-long",
         form: Form::Long,
-        failpoints: |_| vec![CLAIMED],
+        failpoints: |_| vec![("delivery", CLAIMED)],
         stage: |staging, _, _| {
             staging.records = 1_500;
             staging.set("delivery.stub.timeout_ms", 500);
