@@ -3,12 +3,14 @@
 //!
 //! - [`plan`]: the frames of its shards, and what is right for each by the workspace's [`rules`]. No product code decides it.
 //! - [`stage`]: a deployment furnished for it (module, shards, people, rules, mail server, devices), and its sidecars.
+//! - `news`: what the directory is told meanwhile, and whether it knows all of it.
 //! - [`seen`]: what became of it, by plain SQL, by the log, and by what the receivers wrote down.
 //! - [`account()`]: the one laid beside the other.
 //!
 //! What may not live here: faults, and whoever lets them happen.
 
 mod account;
+mod news;
 mod people;
 pub mod plan;
 pub mod rules;

@@ -26,7 +26,7 @@ pub struct Recounted {
 
 impl Scene {
     /// Brings everything to its end and recounts it: ledger, counters and positions; what was acknowledged at the doors; outbox
-    /// and receivers; where there is a harbour, whom it told of what.
+    /// and receivers; where there is a harbour, whom it told of what, and who it knows there is.
     ///
     /// # Errors
     /// Something did not come to an end.
@@ -129,6 +129,7 @@ impl Scene {
                 &quay.plan,
                 &quay.look(&self.deployment).await?,
             ));
+            findings.extend(quay.account_of_directory(&self.deployment).await?);
         }
         self.step("finish: millrace verify");
         findings.extend(verify(self).await?);

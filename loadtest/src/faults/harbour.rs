@@ -35,8 +35,25 @@ impl Scene {
         for role in others.filter(|r| *r != Role::Directory && Some(*r) != except) {
             self.start(role)?;
         }
+        self.everybody_is_known().await
+    }
+
+    /// Waits until the directory knows all that it was told.
+    ///
+    /// # Errors
+    /// Not in time.
+    pub async fn everybody_is_known(&self) -> anyhow::Result<()> {
         self.step("everybody is known");
         self.quay()?.peopled(&self.deployment).await
+    }
+
+    /// Tells the directory so much more, which changes nothing of whom is told of what.
+    ///
+    /// # Errors
+    /// The log did not take it.
+    pub async fn tell_directory(&mut self, many: usize) -> anyhow::Result<()> {
+        let quay = self.quay.as_mut().context("no harbour")?;
+        quay.tell_directory(&self.deployment, many).await
     }
 
     /// The harbour.

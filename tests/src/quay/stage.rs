@@ -5,7 +5,7 @@ use super::people;
 use super::plan::Plan;
 use super::rules::RULES;
 use super::{MODULE, PROTOCOL, SHARDS, changed_manifest, manifest};
-use crate::deployment::{Deployment, Line, PATIENCE};
+use crate::deployment::{Deployment, PATIENCE};
 use crate::faults::now;
 use crate::log_reader::Watermarks;
 use crate::process::{Launch, Process, eventually};
@@ -13,6 +13,7 @@ use crate::receivers::Receiver;
 use anyhow::Context as _;
 use millrace::api::keys::ApiKey;
 use millrace::cli::demo::stand_ins::mail::Mail;
+use millrace_schemas::directory::DirectoryRecord;
 use millrace_schemas::time::Micros;
 use millrace_topics::catalogue;
 use millrace_topics::contract::TopicRef;
@@ -22,8 +23,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use tokio_postgres::Client;
 
-/// The groups in the order in which news go through them, each with its topic.
-const WAY: [(&str, &str); 3] = [
+/// The groups in the order in which news go through them, each with its topic; who there is comes first.
+const WAY: [(&str, &str); 4] = [
+    ("directory", catalogue::DIRECTORY_TOPIC),
     ("thresholds", catalogue::FRAMES),
     ("engagement", catalogue::TRIGGERS),
     ("recipients", catalogue::NOTICES),
@@ -49,6 +51,8 @@ pub struct Quay {
     pub push: Receiver,
     /// Sidecars that were started.
     pub sidecars: Vec<Sidecar>,
+    /// What the directory was told.
+    pub(super) said: Vec<DirectoryRecord>,
     folder: PathBuf,
     tokens: Vec<String>,
     marks: Arc<Watermarks>,
@@ -76,6 +80,7 @@ impl Quay {
             mail,
             push,
             sidecars: Vec::new(),
+            said: Vec::new(),
             folder,
             tokens: Vec::new(),
             marks: Arc::new(Watermarks::new(brokers)?),
@@ -91,16 +96,8 @@ impl Quay {
         quay.shards(&store).await?;
         quay.channels(&store).await?;
         quay.rules(&store).await?;
-        let records = people::records(workspace, Micros(now()));
-        let lines = records.iter().map(|record| {
-            Ok(Line {
-                topic: catalogue::DIRECTORY_TOPIC.to_owned(),
-                key: record.log_key().into_bytes(),
-                payload: serde_json::to_vec(record)?,
-            })
-        });
-        let lines = lines.collect::<anyhow::Result<Vec<Line>>>()?;
-        deployment.append(lines).await?;
+        quay.say(deployment, people::records(workspace, Micros(now())))
+            .await?;
         Ok(quay)
     }
 
@@ -192,8 +189,8 @@ impl Quay {
     /// # Errors
     /// Not in time.
     pub async fn peopled(&self, deployment: &Deployment) -> anyhow::Result<()> {
-        let wanted = people::records(self.workspace, Micros(0)).len();
-        let wanted = i64::try_from(wanted)?;
+        // Each record leaves a row.
+        let wanted = i64::try_from(self.said.len())?;
         let store = deployment.store().await;
         let sql = "SELECT (SELECT count(*) FROM users WHERE workspace_id = $1)
                         + (SELECT count(*) FROM links WHERE workspace_id = $1 AND live)
@@ -308,7 +305,7 @@ impl Quay {
         tokio::task::spawn_blocking(move || marks.ends(&topic.log_name, topic.partitions)).await?
     }
 
-    /// Waits until everything that is in the log by now was decided to its end: frames, then what they fired, then what that tells.
+    /// Waits until everything that is in the log by now was decided to its end: people, frames, what those fired, what that tells.
     ///
     /// # Errors
     /// Not in time.
@@ -347,6 +344,7 @@ impl Quay {
         let wanted = match group {
             "thresholds" => self.plan.frames(),
             "engagement" => self.plan.must_fire(),
+            "directory" => self.said.len(),
             _ => self.plan.notices,
         };
         let look = async {

@@ -18,8 +18,8 @@ pub const KINDS: &[&Kind] = &[
         form: Form::Slow,
         variants: &["sidecar", "door"],
         failpoints: |whom| {
-            let points = DOOR_POINTS.iter().filter(|_| whom == "door");
-            points.map(|point| ("doors", *point)).collect()
+            let points = DOOR_POINTS.into_iter().filter(|_| whom == "door");
+            points.map(|point| ("doors", point)).collect()
         },
         stage: |staging, _, _| small(staging),
         act: |scene, whom| Box::pin(sidecar_killed(scene, whom)),
@@ -28,10 +28,21 @@ pub const KINDS: &[&Kind] = &[
     &Kind {
         name: "engagement-killed-at",
         form: Form::Slow,
-        variants: &["thresholds", "engagement", "recipients"],
-        failpoints: |whom| points(whom).iter().map(|p| (whom, *p)).collect(),
+        variants: &[
+            RELAYED,
+            "claim.after",
+            "batch.before_begin",
+            "batch.after_fence",
+            "batch.after_claims",
+            "batch.before_commit",
+            "batch.after_commit",
+        ],
+        failpoints: |point| {
+            let groups = GROUPS.into_iter().filter(|group| passes(*group, point));
+            groups.map(|group| (group.name(), point)).collect()
+        },
         stage: |staging, _, _| small(staging),
-        act: |scene, whom| Box::pin(killed_at(scene, whom)),
+        act: |scene, point| Box::pin(killed_at(scene, point)),
         ..USUAL
     },
     &Kind {
@@ -67,24 +78,22 @@ pub const KINDS: &[&Kind] = &[
 ];
 
 const DOOR_POINTS: [&str; 2] = ["door.produced", "door.before_produce"];
-/// The points of a batch, that of a claim, and of those that emit, the relay's.
-const POINTS: &[&str] = &[
-    "relay.sent",
-    "claim.after",
-    "batch.before_begin",
-    "batch.after_fence",
-    "batch.after_claims",
-    "batch.before_commit",
-    "batch.after_commit",
+/// Where what a batch has emitted is sent on.
+const RELAYED: &str = "relay.sent";
+/// The groups of a harbour, in the order in which news go through them; who there is comes first.
+const GROUPS: [Role; 4] = [
+    Role::Directory,
+    Role::Thresholds,
+    Role::Engagement,
+    Role::Recipients,
 ];
+/// What the directory is told while it is disturbed: with those that there are, more batches than it lives through.
+const NEWS: usize = 60;
 
-/// Where a process of a group may be killed.
-fn points(group: &str) -> &'static [&'static str] {
-    match group {
-        // Nobody receives what it says but the outbox.
-        "recipients" => POINTS.split_at(1).1,
-        _ => POINTS,
-    }
+/// Whether processes of a group pass a point.
+fn passes(group: Role, point: &str) -> bool {
+    // Nobody receives what these two say but the store.
+    point != RELAYED || !matches!(group, Role::Directory | Role::Recipients)
 }
 
 /// The usual work beside it, but little of it, and small batches: there are many moments.
@@ -102,11 +111,15 @@ async fn sidecar_killed(scene: &mut Scene, whom: &'static str) -> anyhow::Result
     scene.harbour(&Size::of(&[70, 90])).await?;
     let frames = scene.quay()?.plan.frames();
     let of_door = whom == "door";
+    let mut points = DOOR_POINTS;
+    if scene.rng.one_in(2) {
+        points.reverse();
+    }
+    let mut points = points.to_vec();
     scene.start_harbour(of_door.then_some(Role::Doors)).await?;
     scene.stream(0..2, Some(60))?;
     for life in 0..LIVES {
-        if of_door && life < LIVES - 1 {
-            let point = DOOR_POINTS[scene.rng.below(2) as usize];
+        if of_door && let Some(point) = points.pop() {
             let action = format!("abort@{}", 1 + scene.rng.below(25));
             scene.step(format!("life {life}: the door at {point}={action}"));
             let mut door = scene.start_armed(Role::Doors, point, &action)?;
@@ -133,52 +146,55 @@ async fn sidecar_killed(scene: &mut Scene, whom: &'static str) -> anyhow::Result
     Ok(())
 }
 
-/// A process of one of the groups is killed at points of its work, a different one each time.
-async fn killed_at(scene: &mut Scene, whom: &'static str) -> anyhow::Result<()> {
-    const LIVES: usize = 3;
-    let role = Role::OF_MODULES
-        .into_iter()
-        .find(|r| r.name() == whom)
-        .context("a role")?;
-    // Frames for each life, so that there is work to be killed in.
-    scene.harbour(&Size::of(&[60; LIVES])).await?;
-    scene.start_harbour(Some(role)).await?;
-    let mut left = points(whom).to_vec();
-    for life in 0..LIVES {
-        scene.streamed().await?;
-        scene.stream(life..life + 1, None)?;
-        let point = left.remove(scene.rng.below(left.len() as u64) as usize);
-        // A claim is passed once a partition, what a batch emits is sent on as a whole.
-        let most = match point {
-            "relay.sent" => 1,
-            _ => 4,
-        };
-        let action = format!("abort@{}", 1 + scene.rng.below(most));
-        scene.step(format!("life {life}: {whom} at {point}={action}"));
-        let mut process = scene.start_armed(role, point, &action)?;
-        killed_itself(&mut process).await?;
-        scene.strike(role).await;
+/// A process of each group is killed at one point of its work, a group after the other, as news go through them: first who there is,
+/// then what they are told.
+async fn killed_at(scene: &mut Scene, point: &'static str) -> anyhow::Result<()> {
+    scene.harbour(&Size::of(&[60])).await?;
+    scene.start_all(None)?;
+    scene.tell_directory(NEWS).await?;
+    for role in GROUPS {
+        if role == Role::Thresholds {
+            // Whoever is not known yet is told nothing.
+            scene.everybody_is_known().await?;
+            scene.stream(0..1, None)?;
+            scene.streamed().await?;
+        }
+        if passes(role, point) {
+            // A claim is passed once a partition, what a batch emits is sent on as a whole.
+            let most = match point {
+                RELAYED => 1,
+                _ => 4,
+            };
+            let action = format!("abort@{}", 1 + scene.rng.below(most));
+            scene.step(format!("{} at {point}={action}", role.name()));
+            let mut process = scene.start_armed(role, point, &action)?;
+            killed_itself(&mut process).await?;
+            scene.strike(role).await;
+        }
+        scene.start(role)?;
     }
-    scene.start(role)?;
     Ok(())
 }
 
-/// Any process on the way from a frame to a message, at moments that progress names.
+/// Every process on the way from a frame to a message, and the one that knows who there is, each once, in an order of chance, at
+/// moments that progress names.
 async fn killed_at_random(scene: &mut Scene) -> anyhow::Result<()> {
-    const WHOM: [Role; 4] = [
-        Role::Thresholds,
-        Role::Engagement,
-        Role::Recipients,
-        Role::Delivery,
-    ];
-    const LIVES: i64 = 4;
+    let mut whom = GROUPS.to_vec();
+    whom.push(Role::Delivery);
+    for i in (1..whom.len()).rev() {
+        whom.swap(i, scene.rng.below(i as u64 + 1) as usize);
+    }
     scene.harbour(&Size::of(&[90, 90])).await?;
     scene.start_harbour(None).await?;
     scene.stream(0..2, Some(60))?;
-    for life in 0..LIVES {
-        let role = WHOM[scene.rng.below(WHOM.len() as u64) as usize];
+    let lives = whom.len() as i64;
+    for (life, role) in (0..).zip(whom) {
         scene.step(format!("life {life}: {} is killed", role.name()));
-        scene.decided_moment("recipients", LIVES + 1 - life).await?;
+        scene.decided_moment("recipients", lives + 1 - life).await?;
+        if role == Role::Directory {
+            scene.tell_directory(10 * NEWS).await?;
+            scene.decided_moment("directory", 4).await?;
+        }
         scene.take(role)?.kill()?;
         scene.strike(role).await;
         scene.start(role)?;

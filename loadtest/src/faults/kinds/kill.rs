@@ -32,7 +32,6 @@ pub const KINDS: &[&Kind] = &[
     },
     &Kind {
         name: "delivery-killed-at",
-        weight: 2,
         variants: &["delivery.claimed", "delivery.answered", "delivery.finished"],
         failpoints: |point| variant_of("delivery", point),
         act: |scene, point| Box::pin(delivery_at(scene, point)),

@@ -36,7 +36,6 @@ pub const KINDS: &[&Kind] = &[
     },
     &Kind {
         name: "postgres-out-of-disk",
-        weight: 2,
         form: Form::Long,
         stage: |staging, _, _| staging.small_disk = Some(320),
         act: |scene, _| Box::pin(out_of_disk(scene)),
