@@ -99,7 +99,11 @@ async fn started(
 async fn run(deployment: &Deployment, rng: &mut Rng) -> anyhow::Result<()> {
     let key = a_sender(deployment).await?;
     let at = free_address()?;
-    let mut points = vec!["door.before_produce", "door.produced", "door.produced"];
+    let mut points = vec![
+        "batch_door.before_produce",
+        "batch_door.produced",
+        "batch_door.produced",
+    ];
     let mut armed = |rng: &mut Rng| -> Vec<(&str, String)> {
         let next = points.pop().into_iter();
         next.map(|point| (point, format!("abort@{}", 1 + rng.below(6))))

@@ -5,12 +5,17 @@ use crate::faults_kill::OF_BATCHES;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// Failpoints off the path of a batch's transaction: `faults_door.rs` kills at the doors', `faults_consumer.rs` panics in the
-/// consumer's thread, `echo.rs` kills an emitter at the relay's. The fault runner passes all of them.
-const ELSEWHERE: [&str; 4] = [
+/// Failpoints off the path of a batch's transaction: `faults_door.rs` kills at those of the doors that take lines, `feed/kill.rs` at
+/// those of the feed's, `faults_consumer.rs` panics in the consumer's thread, `echo.rs` kills an emitter at the relay's. The fault
+/// runner passes all of them; it alone those of the doors that take one record.
+const ELSEWHERE: [&str; 8] = [
+    "batch_door.before_produce",
+    "batch_door.produced",
     "consumer.batch",
     "door.before_produce",
     "door.produced",
+    "feed_door.before_produce",
+    "feed_door.produced",
     "relay.sent",
 ];
 

@@ -177,7 +177,7 @@ async fn take(
     }
     door.counts.end(started);
     door.counts.accepted(accepted);
-    if failpoint::hit("door.produced") {
+    if failpoint::hit("batch_door.produced") {
         return Err(Refusal::log_away().into());
     }
     for answer in &answers {
@@ -343,7 +343,7 @@ fn produce(
     workspace: i32,
     raw: &[(usize, &[u8])],
 ) -> Result<Produced, Whole> {
-    if failpoint::hit("door.before_produce") {
+    if failpoint::hit("batch_door.before_produce") {
         return Err(Refusal::log_away().into());
     }
     let open = door.open()?;

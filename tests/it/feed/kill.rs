@@ -19,9 +19,9 @@ async fn door(deployment: &Deployment, turn: usize, at: SocketAddr) -> anyhow::R
         .setting("http.doors", at)
         .setting("http.admin", at);
     launch = match turn {
-        0 => launch.failpoint("door.produced", "abort@3"),
-        1 => launch.failpoint("door.before_produce", "abort@300"),
-        2 => launch.failpoint("door.produced", "abort@1"),
+        0 => launch.failpoint("feed_door.produced", "abort@3"),
+        1 => launch.failpoint("feed_door.before_produce", "abort@300"),
+        2 => launch.failpoint("feed_door.produced", "abort@1"),
         _ => launch,
     };
     let mut process = launch.spawn()?;

@@ -262,7 +262,7 @@ impl Feed {
     }
 
     async fn acknowledge(&mut self, carrier: &mut impl Carrier) -> Flow {
-        if failpoint::hit("door.produced") {
+        if failpoint::hit("feed_door.produced") {
             return Err(End::Broken);
         }
         let seq = self.order.settled();
@@ -465,7 +465,7 @@ impl Feed {
             (Err(end), ..) | (_, Err(end), _) => return Err(end),
             (.., None) => return Err(End::Away(Refusal::log_away())),
         };
-        if failpoint::hit("door.before_produce") {
+        if failpoint::hit("feed_door.before_produce") {
             return Err(End::Away(Refusal::log_away()));
         }
         self.kinds.of(kind).mapped += 1;

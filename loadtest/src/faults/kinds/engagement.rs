@@ -77,7 +77,7 @@ pub const KINDS: &[&Kind] = &[
     },
 ];
 
-const DOOR_POINTS: [&str; 2] = ["door.produced", "door.before_produce"];
+const DOOR_POINTS: [&str; 2] = ["feed_door.produced", "feed_door.before_produce"];
 /// Where what a batch has emitted is sent on.
 const RELAYED: &str = "relay.sent";
 /// The groups of a harbour, in the order in which news go through them; who there is comes first.

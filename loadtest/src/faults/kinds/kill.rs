@@ -24,8 +24,7 @@ pub const KINDS: &[&Kind] = &[
     },
     &Kind {
         name: "door-killed-at",
-        weight: 2,
-        variants: &["door.before_produce", "door.produced"],
+        variants: DOOR_POINTS,
         failpoints: |point| variant_of("doors", point),
         act: |scene, point| Box::pin(door_at(scene, point)),
         ..USUAL
@@ -52,7 +51,7 @@ pub const KINDS: &[&Kind] = &[
     },
     &Kind {
         name: "door-fails-at",
-        variants: &["door.before_produce", "door.produced"],
+        variants: DOOR_POINTS,
         failpoints: |point| variant_of("doors", point),
         act: |scene, point| Box::pin(fails_at(scene, point, Role::Doors)),
         ..USUAL
@@ -63,6 +62,14 @@ pub const KINDS: &[&Kind] = &[
         act: |scene, _| Box::pin(consumer_panics(scene)),
         ..USUAL
     },
+];
+
+/// Before the log has a record and after, of the doors that take one at a time and of those that take a batch of lines.
+const DOOR_POINTS: &[&str] = &[
+    "door.before_produce",
+    "door.produced",
+    "batch_door.before_produce",
+    "batch_door.produced",
 ];
 
 async fn attribution_at(scene: &mut Scene, point: &'static str) -> anyhow::Result<()> {

@@ -12,7 +12,6 @@ pub const NAME: &str = "upgrade";
 /// Kinds of this family.
 pub const KINDS: &[&Kind] = &[&Kind {
     name: NAME,
-    weight: 2,
     form: Form::Long,
     variants: &["forward", "back"],
     act: |scene, way| Box::pin(upgrade(scene, way)),
