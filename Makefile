@@ -53,7 +53,7 @@ suites: ## the tests alone (ARGS='-- NAME' for some of them)
 	@RUST_TEST_THREADS=$${RUST_TEST_THREADS:-$$((2 * $$(nproc 2>/dev/null || sysctl -n hw.ncpu)))} \
 	  $(CARGO) test --locked --workspace --no-fail-fast $(ARGS)
 
-faults: build ## eight runs of a whole deployment with faults, and one safeguard switched off
+faults: build ## eight runs of a whole deployment with faults, and two safeguards switched off
 	@.ci/faults.sh
 
 bench: ## which measurements there are and how to run them

@@ -72,8 +72,9 @@ fn every_safeguard_that_can_be_switched_off_is_proved() {
         let text = std::fs::read_to_string(path).unwrap();
         found.extend(named_after(&text, "sabotaged("));
     }
-    let known = ["claim", "fence", "lease", "position", "relay"].map(str::to_owned);
-    let proofs = "see faults_proof.rs, faults_lease.rs and echo.rs";
+    let known = ["claim", "cooldown", "fence", "lease", "position", "relay"].map(str::to_owned);
+    let proofs =
+        "see faults_proof.rs, faults_lease.rs, echo.rs, and .ci/faults.sh for the cooldown";
     assert_eq!(found, BTreeSet::from(known), "{proofs}");
 }
 

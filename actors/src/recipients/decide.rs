@@ -5,6 +5,7 @@ use super::keys;
 use super::ledger::Ledger;
 use super::preference;
 use crate::delivery::outbox;
+use crate::runtime::failpoint;
 use millrace_schemas::channel::{Channel, Mode};
 use millrace_schemas::ids::RecordId;
 use millrace_schemas::notice::Notice;
@@ -260,6 +261,7 @@ pub fn last(
         } else if w
             .cooldown
             .is_some_and(|key| !ledger.has_cooled(key, stamp.stream, w.cooldown_s))
+            && !failpoint::sabotaged("cooldown")
         {
             Some((7, why::COOLDOWN))
         } else if ledger.was_sent(w.sent) {

@@ -125,6 +125,23 @@ mod tests {
     }
 
     #[test]
+    fn the_fixed_seed_of_ci_deals_the_kind_of_engagement_that_it_has() {
+        let script = include_str!("../../../.ci/faults.sh");
+        let number = |option: &str| -> u64 {
+            let mut words = script.split_whitespace().skip_while(|word| *word != option);
+            words.nth(1).unwrap().parse().unwrap()
+        };
+        let deck = Deck::of(&table(), Form::Short, None, number("--seed"));
+        let dealt: Vec<String> = (1..=number("--runs"))
+            .map(|run| deck.card(run).unwrap().name())
+            .collect();
+        let engagement = dealt
+            .iter()
+            .any(|n| n.starts_with("smtp-dies-before-reply"));
+        assert!(engagement, "another seed, please: {dealt:?}");
+    }
+
+    #[test]
     fn a_run_s_card_follows_from_seed_and_number() {
         let name = |seed, run| {
             let deck = Deck::of(&table(), Form::Long, None, seed);

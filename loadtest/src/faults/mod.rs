@@ -49,8 +49,8 @@ pub struct Options {
     /// The number of the first run: `--from 17 --runs 1` repeats run 17 alone.
     #[arg(long, default_value_t = 1)]
     from: u64,
-    /// Instead of these runs, switches a safeguard off (fence, position, claim, relay, lease, or all one after the other): exit 0
-    /// only if a loss or a double is reported for each.
+    /// Instead of these runs, switches safeguards off (fence, position, claim, relay, lease, cooldown, or all), one after the other:
+    /// exit 0 only if a loss or a double is reported for each.
     #[arg(long, conflicts_with_all = ["then_random", "then_sabotage"])]
     sabotage: Option<String>,
     /// So many runs more over the same cluster, of a random seed (which is printed).

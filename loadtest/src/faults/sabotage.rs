@@ -5,12 +5,13 @@ use super::kinds::{self, Form};
 use super::report;
 use super::run;
 use super::scene::Shared;
+use anyhow::Context as _;
 use std::time::Duration;
 
 /// How many runs a switched-off safeguard has to be noticed.
 const MOST: u64 = 12;
 /// The safeguards that can be switched off.
-const SAFEGUARDS: [&str; 5] = ["fence", "position", "claim", "relay", "lease"];
+const SAFEGUARDS: [&str; 6] = ["fence", "position", "claim", "relay", "lease", "cooldown"];
 
 /// What came of one safeguard switched off.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,21 +34,22 @@ impl Proof {
     }
 }
 
-/// The safeguards that a word of the command line stands for: one, or `all`.
+/// The safeguards that words of the command line stand for: some with commas between them, or `all`.
 ///
 /// # Errors
-/// Nobody knows it.
-pub fn named(word: &str) -> anyhow::Result<Vec<&'static str>> {
-    let found: Vec<&str> = SAFEGUARDS
-        .into_iter()
-        .filter(|name| word == "all" || word == *name)
-        .collect();
-    anyhow::ensure!(
-        !found.is_empty(),
-        "no safeguard called {word}; there are {}, all",
-        SAFEGUARDS.join(", ")
-    );
-    Ok(found)
+/// Nobody knows one of them.
+pub fn named(words: &str) -> anyhow::Result<Vec<&'static str>> {
+    if words == "all" {
+        return Ok(SAFEGUARDS.to_vec());
+    }
+    let known = |word: &str| {
+        let found = SAFEGUARDS.into_iter().find(|name| *name == word);
+        found.with_context(|| {
+            let all = SAFEGUARDS.join(", ");
+            format!("no safeguard called {word}; there are {all}, all")
+        })
+    };
+    words.split(',').map(known).collect()
 }
 
 /// Runs the kinds that need a safeguard, with it switched off, until one of them reports a loss or a double.
@@ -128,6 +130,7 @@ mod tests {
     fn all_stands_for_each_of_them() {
         assert_eq!(named("all").unwrap(), SAFEGUARDS);
         assert_eq!(named("relay").unwrap(), ["relay"]);
-        assert!(named("fences").is_err());
+        assert_eq!(named("claim,cooldown").unwrap(), ["claim", "cooldown"]);
+        assert!(named("fences").is_err() && named("claim,fences").is_err());
     }
 }

@@ -41,6 +41,7 @@ pub const KINDS: &[&Kind] = &[
             let groups = GROUPS.into_iter().filter(|group| passes(*group, point));
             groups.map(|group| (group.name(), point)).collect()
         },
+        needs: &["cooldown"],
         stage: |staging, _, _| small(staging),
         act: |scene, point| Box::pin(killed_at(scene, point)),
         ..USUAL
@@ -68,9 +69,10 @@ pub const KINDS: &[&Kind] = &[
         ..USUAL
     },
     &Kind {
+        // The quickest of them: what CI has of engagement.
         name: "smtp-dies-before-reply",
-        form: Form::Slow,
         variants: &["alive", "sender-killed"],
+        needs: &["cooldown"],
         stage: |staging, _, _| small(staging),
         act: |scene, how| Box::pin(smtp_dies(scene, how)),
         ..USUAL
