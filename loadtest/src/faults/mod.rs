@@ -62,7 +62,8 @@ pub struct Options {
     /// One broker instead of three, and without the kinds that need more; those that take more time, only when asked for by name.
     #[arg(long)]
     short: bool,
-    /// How long one try of a run may take, in seconds. A shared machine may need more than a calm one.
+    /// How long one try of a run may take, in seconds. A shared machine may need more than a calm one; runs of more than 40 s are
+    /// named all the same.
     #[arg(long, default_value_t = 40)]
     limit: u64,
     /// Does not append to FAULTS.md.

@@ -3,7 +3,7 @@
 use super::WHOLE;
 use super::deal::Deck;
 use super::hits::{self, Hits, Point};
-use super::run::Outcome;
+use super::run::{LONGEST, Outcome};
 use super::sabotage::Proof;
 use crate::machine;
 use anyhow::Context as _;
@@ -129,6 +129,7 @@ pub fn text(
         "runs",
         "struck",
         "longest, s",
+        "longest try, s",
         "lost",
         "doubled",
         "failed runs",
@@ -140,11 +141,14 @@ pub fn text(
             .map(|o| o.run.to_string())
             .collect();
         let longest = of.iter().map(|o| o.took()).max().unwrap_or_default();
+        let tries = of.iter().flat_map(|o| o.tries.iter().copied());
+        let longest_try = tries.max().unwrap_or_default();
         kinds.add_row(vec![
             (*name).to_owned(),
             of.len().to_string(),
             of.iter().map(|o| o.struck).sum::<u32>().to_string(),
             seconds(longest),
+            seconds(longest_try),
             of.iter().map(|o| o.lost()).sum::<usize>().to_string(),
             of.iter().map(|o| o.doubled()).sum::<usize>().to_string(),
             failed.join(" "),
@@ -180,10 +184,33 @@ pub fn text(
         format!("\nFailures:\n\n{}\n", failures.join("\n"))
     };
     format!(
-        "## {asked} runs, seed {seed}\n\n{}\n\n{records} records, {messages} messages.\n\n{points}\n\n{kinds}\n{failures}\n\
+        "## {asked} runs, seed {seed}\n\n{}\n\n{records} records, {messages} messages. {}\n\n{points}\n\n{kinds}\n{failures}\n\
          **runs {} lost {lost} doubled {doubled}**\n",
         machine::describe(Some(&kafka_version()), seed),
+        lengths(outcomes),
         outcomes.len(),
+    )
+}
+
+/// How long the longest run took, and which took longer than a run may, whatever the limit was.
+fn lengths(outcomes: &[Outcome]) -> String {
+    let longest = outcomes.iter().map(Outcome::took).max().unwrap_or_default();
+    let over = outcomes.iter().filter(|o| o.took() > LONGEST);
+    let over: Vec<String> = over
+        .map(|o| {
+            let tries: Vec<String> = o.tries.iter().map(|t| seconds(*t)).collect();
+            format!("run {}, {}: {} s", o.run, o.card, tries.join(" + "))
+        })
+        .collect();
+    let over = if over.is_empty() {
+        "none".to_owned()
+    } else {
+        over.join("; ")
+    };
+    format!(
+        "The longest run took {} s, all its tries together. Longer than {} s: {over}.",
+        seconds(longest),
+        LONGEST.as_secs(),
     )
 }
 
@@ -287,5 +314,26 @@ pub fn tell(outcome: &Outcome, seed: u64, again: &str) {
     let more = outcome.counted.findings.len().saturating_sub(SHOWN);
     if more > 0 {
         println!("  and {more} more");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_longer_than_they_may_be_are_named_with_their_tries() {
+        let run = |run, tries: &[u64]| Outcome {
+            run,
+            card: "poison".to_owned(),
+            tries: tries.iter().map(|s| Duration::from_secs(*s)).collect(),
+            ..Outcome::default()
+        };
+        let said = lengths(&[run(1, &[40]), run(2, &[12])]);
+        let wanted = "The longest run took 40.0 s, all its tries together. Longer than 40 s: none.";
+        assert_eq!(said, wanted);
+        let said = lengths(&[run(1, &[40]), run(2, &[41]), run(3, &[20, 25])]);
+        let over = "Longer than 40 s: run 2, poison: 41.0 s; run 3, poison: 20.0 + 25.0 s.";
+        assert!(said.ends_with(over), "{said}");
     }
 }

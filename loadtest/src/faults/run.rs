@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 
 /// How often a run is repeated whose fault came too late.
 const TRIES: u64 = 3;
+/// How long a run may take by what is asked of the runner; whatever `--limit` lets it take, a longer one is named.
+pub const LONGEST: Duration = Duration::from_secs(40);
 
 /// How a run ended.
 #[derive(Debug, Default)]
@@ -25,7 +27,7 @@ pub struct Outcome {
     pub kind: &'static str,
     /// Faults that struck while there was work left.
     pub struck: u32,
-    /// How long each try took; the last one counts.
+    /// How long each try took, its topics' end with it; the last one counts.
     pub tries: Vec<Duration>,
     /// The last step of the fault itself.
     pub step: String,
@@ -102,8 +104,15 @@ pub async fn run(shared: &Shared, card: Card, seed: u64, number: u64, limit: Dur
             limit,
         )
         .await;
-        tries.push(begun.elapsed());
+        let took = begun.elapsed();
+        tries.push(took);
         outcome.tries.clone_from(&tries);
+        // The limit is on what is awaited; this is all of it.
+        if outcome.balanced() && limit <= LONGEST && took > LONGEST {
+            let seconds = took.as_secs_f64();
+            let step = &outcome.step;
+            outcome.failed = Some(format!("after `{step}`: took {seconds:.1} s"));
+        }
         if !outcome.balanced() || outcome.struck > 0 {
             return outcome;
         }
