@@ -42,7 +42,8 @@ pub fn publish(name: &str, body: &str, write: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-const FAULTS_HEAD: &str = "# Faults\n\nWhat was done to Millrace, and what became of it. Each section is written by the command that it names.\n";
+/// How FAULTS.md begins.
+pub const FAULTS_HEAD: &str = "# Faults\n\nWhat was done to Millrace, and what became of it. The command stands in each section: those of fault runs are appended, one an\ninvocation, from oldest to newest; those of fuzzing and of hostile requests stand between marks, and are replaced by the next run.\n\n`cargo run -p loadtest -- faults --help` says what can be asked for, `--kind list` which kinds of faults there are. A run is a\ndeployment of its own: doors, attribution and delivery as processes, senders that number what they send, receivers that count, and\nfor some kinds shards that stream frames and people who are told, over one Apache Kafka of the invocation. *Struck* counts faults\nthat came while there was work left. A fault that came too late is tried again, up to three times: `--limit` is that of a try, a\nrun's time that of all its tries. With a safeguard switched off, a loss or a double must be reported. Clocks of doors, attribution\nand delivery step by up to 50 minutes, but delivery's is right again before attribution's steps: what a sender ahead of Meta's clock\nlets go too early, Meta refuses for good (README, What delivery promises).\n";
 
 /// As [`publish`], into FAULTS.md.
 ///
@@ -118,6 +119,11 @@ mod tests {
         assert!(three.starts_with("# Benchmarks"));
         assert_eq!(section_of(&three, "a"), Some("third\n"));
         assert_eq!(section_of(&three, "c"), None);
+    }
+
+    #[test]
+    fn faults_begin_as_they_are_told_to() {
+        assert!(include_str!("../FAULTS.md").starts_with(FAULTS_HEAD));
     }
 
     #[test]

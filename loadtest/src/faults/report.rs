@@ -6,6 +6,7 @@ use super::hits::{self, Hits, Point};
 use super::run::{LONGEST, Outcome};
 use super::sabotage::Proof;
 use crate::machine;
+use crate::report::FAULTS_HEAD;
 use anyhow::Context as _;
 use comfy_table::{Table, presets};
 use std::collections::BTreeMap;
@@ -13,7 +14,6 @@ use std::io::Write as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
-const HEAD: &str = "# Fault runs\n\nEach section is appended by one invocation of the fault runner, from oldest to newest; the command stands in it.\n`cargo run -p loadtest -- faults --help` says what can be asked for, `--kind list` which kinds of faults there are. A run\nis a deployment of its own: doors, attribution and delivery as processes, senders that number what they send, receivers that\ncount, and for some kinds shards that stream frames and people who are told, over one Apache Kafka of the invocation. *Struck* counts faults that came while there was work left. A fault that came\ntoo late is tried again, up to three times: a run's time is that of all its tries. With a safeguard switched off, a loss or a\ndouble must be reported.\n";
 /// Findings of one failure that are shown.
 const SHOWN: usize = 30;
 /// Findings of one failure that are written to FAULTS.md, each cut to so many characters.
@@ -287,7 +287,7 @@ fn kafka_version() -> String {
 /// The file cannot be written.
 pub fn append(text: &str) -> anyhow::Result<()> {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("FAULTS.md");
-    let head = if path.exists() { "" } else { HEAD };
+    let head = if path.exists() { "" } else { FAULTS_HEAD };
     let mut file = std::fs::File::options()
         .create(true)
         .append(true)
