@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # The pipeline against the bare loop on workload W, gated at 0.6 of the target by what a record costs and by the best rate of up to
-# five goes. Uses what `make build` has built; builds nothing of its own. Both sides are unoptimised there, which costs the product
-# more than the bare loop: 0.45 by rate and 0.55 by CPU were seen on a calm machine where release has 0.7.
+# five goes. The runner is what `make build` has built, and has cargo build the product first, as it ships, so that it is of the
+# sources at hand (`MILLRACE_BIN` names another). Both sides are unoptimised there, which costs the product more than the bare loop:
+# 0.45 by rate and 0.55 by CPU were seen on a calm machine where release has 0.7.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 runner=${CARGO_TARGET_DIR:-target}/debug/loadtest
