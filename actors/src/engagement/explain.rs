@@ -302,6 +302,9 @@ fn gate_5_to_8(reason: &str) -> &'static str {
         "stale" => "it would be older than its trigger allows by the time it is due",
         "no_address" => "the user has no address",
         "unverified" => "the user's address was not verified",
+        "address_suppressed" => {
+            "the user's address was suppressed: it bounced, or somebody put it on the list"
+        }
         "no_device" => "the user has no device to wake",
         "hourly_cap" => "the rule's messages of the last hour had reached its cap",
         "cooldown" => "the user was told of the same subject within the cooldown",

@@ -40,6 +40,8 @@ pub mod why {
     pub const NO_ADDRESS: &str = "no_address";
     /// Gate 5: the address is not verified.
     pub const UNVERIFIED: &str = "unverified";
+    /// Gate 5: the address is suppressed; it bounced, or an operator says so.
+    pub const SUPPRESSED: &str = "address_suppressed";
     /// Gate 5: there is no device.
     pub const NO_DEVICE: &str = "no_device";
     /// Gate 6: the rule's rolling hour is full.
@@ -214,6 +216,9 @@ pub fn eligible(
         Channel::Inapp => Ok(()),
         Channel::Email if !person.has_email => Err(why::NO_ADDRESS),
         Channel::Email if verified_only && !person.verified => Err(why::UNVERIFIED),
+        // It would be held back right before it left, and until then claim a cooldown and a place in the rule's hour. An address
+        // that is suppressed while a message waits is asked for there, as ever.
+        Channel::Email if person.suppressed => Err(why::SUPPRESSED),
         Channel::Email => Ok(()),
         Channel::Push if !person.has_device => Err(why::NO_DEVICE),
         Channel::Push => Ok(()),

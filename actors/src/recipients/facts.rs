@@ -15,6 +15,8 @@ pub struct Person {
     pub has_email: bool,
     /// It is known to be theirs.
     pub verified: bool,
+    /// It is suppressed: no mail of a rule may go to it.
+    pub suppressed: bool,
     /// Of the staff, admins included.
     pub staff: bool,
     /// Of the admins.

@@ -17,12 +17,14 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Error, Row};
 use uuid::Uuid;
 
-/// Users by workspace and id, and whether a device of theirs can be woken. Public, as the statements below and in [`super::store`]
+/// Users by workspace and id, whether a device of theirs can be woken, and whether their address is suppressed. Public, as the statements below and in [`super::store`]
 /// are, for whoever measures the stream against its bare statements.
 pub const PEOPLE: &str = "
 SELECT u.workspace_id, u.user_id, u.status = 'active', u.email IS NOT NULL, u.email_verified, u.role,
-       EXISTS (SELECT FROM push_subscriptions p WHERE p.workspace_id = u.workspace_id AND p.user_id = u.user_id)
-FROM unnest($1::int4[], $2::text[]) AS k(ws, id) JOIN users u ON u.workspace_id = k.ws AND u.user_id = k.id";
+       EXISTS (SELECT FROM push_subscriptions p WHERE p.workspace_id = u.workspace_id AND p.user_id = u.user_id),
+       s.address_hash IS NOT NULL
+FROM unnest($1::int4[], $2::text[]) AS k(ws, id) JOIN users u ON u.workspace_id = k.ws AND u.user_id = k.id
+LEFT JOIN suppressions s ON s.workspace_id = u.workspace_id AND s.address_hash = sha256(convert_to(u.email_folded, 'UTF8'))";
 
 /// What they have said of these streams and triggers, and of all.
 pub const SAID: &str = "
@@ -164,6 +166,7 @@ fn person(row: &Row) -> Person {
         staff: matches!(role, "admin" | "editor" | "moderator"),
         admin: role == "admin",
         has_device: row.get(6),
+        suppressed: row.get(7),
         said: Vec::new(),
     }
 }

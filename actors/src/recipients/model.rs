@@ -69,7 +69,7 @@ struct One {
     rules: Vec<usize>,
 }
 
-const USERS: [&str; 4] = ["plain", "staff", "left", "off"];
+const USERS: [&str; 5] = ["plain", "staff", "left", "off", "dead"];
 const SUBJECTS: [&str; 2] = ["a", "b"];
 const RULES: [&str; 2] = ["r0", "r1"];
 
@@ -105,6 +105,10 @@ fn facts(marks: HashMap<Uuid, Uuid>) -> Facts {
         person(true, true, false),
         person(false, true, false),
         person(true, false, true),
+        Person {
+            suppressed: true,
+            ..person(true, false, false)
+        },
     ];
     Facts {
         people: [(WS, USERS.iter().map(|u| (*u).into()).zip(people).collect())]
@@ -301,6 +305,9 @@ impl World {
             assert_ne!(o.user, "left", "an inactive user was told");
             if o.user == "off" {
                 assert_eq!(o.channel, Channel::Inapp, "an unwilling user was told");
+            }
+            if o.user == "dead" {
+                assert_ne!(o.channel, Channel::Email, "a dead address was told");
             }
             if self.ceiling == Ceiling::Staff {
                 assert_eq!(o.user, "staff", "outside the ceiling");

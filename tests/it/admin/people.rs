@@ -557,6 +557,17 @@ async fn reach_is_a_count_and_says_what_stands_in_its_way() {
         all["ineligible"],
         json!({"email": 2, "inapp": 0, "push": 3})
     );
+    // An address that is suppressed, however it is written, is one that no mail goes to.
+    let dead = json!({"address": "ADA@x.com"});
+    c.post("/v1/suppressions", dead).await.expect(201);
+    let mail = reach(&format!(
+        "trigger_id={AIRDROP}&audience=authenticated&channels=email"
+    ))
+    .await;
+    assert_eq!(
+        (&mail["count"], &mail["ineligible"]),
+        (&json!(3), &json!({"email": 3}))
+    );
     assert_eq!(
         reach(&format!("trigger_id={AIRDROP}")).await["count"],
         1,

@@ -1,4 +1,5 @@
-//! Addresses that get no mail. All SQL on `suppressions`, but for the look before each send (`delivery::recheck`).
+//! Addresses that get no mail. All SQL on `suppressions` that changes it; it is looked at by gate 5 (`recipients::load`), by the
+//! preview of a rule's reach, and before each send (`delivery::recheck`).
 //!
 //! An address is known by the SHA-256 of its folded form, and folded by the database in one expression, the one of
 //! `users.email_folded`: two of them would differ for some letter some day.

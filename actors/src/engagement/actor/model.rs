@@ -55,6 +55,8 @@ enum Step {
     Decide(usize, usize, Fate),
     Role(usize, &'static str),
     Active(usize, bool),
+    /// A user's address is put on the list of the suppressed, or taken off it.
+    Suppressed(usize, bool),
     /// A user says something of a trigger, or of all.
     Says(usize, Option<usize>, Channel, Mode),
     Switch(usize, bool),
@@ -110,7 +112,8 @@ fn change() -> impl Strategy<Value = Step> {
     prop_oneof![
         (users.clone(), select(vec!["user", "moderator", "admin"]))
             .prop_map(|(u, r)| Step::Role(u, r)),
-        (users, any::<bool>()).prop_map(|(u, active)| Step::Active(u, active)),
+        (users.clone(), any::<bool>()).prop_map(|(u, active)| Step::Active(u, active)),
+        (users, any::<bool>()).prop_map(|(u, dead)| Step::Suppressed(u, dead)),
         says.prop_map(|(u, of, channel, mode)| Step::Says(u, of, channel, mode)),
         (rules.clone(), proptest::bool::weighted(0.7)).prop_map(|(r, on)| Step::Switch(r, on)),
         (rules.clone(), aim()).prop_map(|(r, aim)| Step::Aim(r, aim)),

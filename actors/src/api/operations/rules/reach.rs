@@ -82,8 +82,10 @@ async fn without_email(call: &Call<'_>, ws: i32, users: &[String]) -> Result<i64
         .tx
         .query_one(
             "SELECT count(*) FROM users u JOIN workspaces w USING (workspace_id)
+             LEFT JOIN suppressions s
+               ON s.workspace_id = u.workspace_id AND s.address_hash = sha256(convert_to(u.email_folded, 'UTF8'))
              WHERE u.workspace_id = $1 AND u.user_id = ANY($2)
-               AND (u.email IS NULL OR (w.verified_email_only AND NOT u.email_verified))",
+               AND (u.email IS NULL OR (w.verified_email_only AND NOT u.email_verified) OR s.address_hash IS NOT NULL)",
             &[&ws, &users],
         )
         .await?;

@@ -29,6 +29,7 @@ use uuid::Uuid;
 pub struct Someone {
     active: bool,
     role: &'static str,
+    suppressed: bool,
     said: Vec<Said>,
 }
 
@@ -88,6 +89,7 @@ impl World {
         let someone = |role, active| Someone {
             active,
             role,
+            suppressed: false,
             said: Vec::new(),
         };
         let mut world = World {
@@ -267,7 +269,7 @@ impl World {
             for p in passed {
                 assert!(p.due_at >= stream.max(wall).plus_secs(900));
                 let rule = number(&notice.rules[p.wanted.rule].id);
-                self.may_be_told(notice, rule, p.wanted.cancel);
+                self.may_be_told(notice, rule, &p.wanted);
                 out.push(Out {
                     id: p.id,
                     rule,
@@ -303,11 +305,13 @@ impl World {
     }
 
     /// A message that passed every gate: by whom the firing might reach then, and by how everything stands now.
-    fn may_be_told(&self, notice: &Notice, rule: usize, cancel: Uuid) {
+    fn may_be_told(&self, notice: &Notice, rule: usize, wanted: &Wanted) {
         let bound = &self.bounds[&notice.firing];
         assert!(bound.users.contains(&notice.user), "outside: {notice:?}");
         let who = self.someone(&notice.user);
         assert!(who.active, "inactive: {notice:?}");
+        let dead = who.suppressed && wanted.channel == Channel::Email;
+        assert!(!dead, "to a suppressed address: {notice:?}");
         let still = match bound.ceiling.expect("a ceiling") {
             Ceiling::Staff => who.role != "user",
             Ceiling::Admin => who.role == "admin",
@@ -320,7 +324,7 @@ impl World {
         assert!(still, "outside by now: {notice:?}");
         assert!(self.rules[rule].enabled, "switched off: {notice:?}");
         let pos = RecordId::from(notice.firing_pos).to_uuid();
-        let mark = self.marks.get(&cancel);
+        let mark = self.marks.get(&wanted.cancel);
         assert!(
             mark.is_none_or(|mark| *mark <= pos),
             "called off: {notice:?}"
@@ -334,6 +338,7 @@ impl World {
             Step::Decide(at, n, fate) => self.decide(*at, *n, *fate),
             Step::Role(user, role) => self.people[*user].role = *role,
             Step::Active(user, active) => self.people[*user].active = *active,
+            Step::Suppressed(user, dead) => self.people[*user].suppressed = *dead,
             Step::Says(user, of, channel, mode) => self.says(*user, *of, *channel, *mode),
             Step::Switch(rule, on) => self.rules[*rule].enabled = *on,
             Step::Aim(rule, aim) => {

@@ -132,6 +132,7 @@ impl World {
             active: who.active,
             has_email: true,
             verified: true,
+            suppressed: who.suppressed,
             staff: who.role != "user",
             admin: who.role == "admin",
             has_device: false,
