@@ -15,6 +15,7 @@ use std::process::ExitCode;
 mod bounce;
 mod context;
 pub mod demo;
+mod directory;
 mod dlq;
 mod doctor;
 mod erase;
@@ -117,6 +118,9 @@ enum Command {
     /// Users of a workspace's directory.
     #[command(subcommand)]
     Users(users::Args),
+    /// Users, links and preferences to the log, from a file.
+    #[command(subcommand)]
+    Directory(directory::Args),
     /// Make, list, rotate and revoke API keys.
     #[command(subcommand)]
     Key(key::Args),
@@ -215,6 +219,7 @@ fn dispatch(command: Command, context: Context) -> anyhow::Result<ExitCode> {
             Command::Verify(args) => verify::run(&context, args).await,
             Command::Workspace(args) => workspace::run(&context, args).await,
             Command::Users(args) => users::run(&context, args).await,
+            Command::Directory(args) => directory::run(&context, args).await,
             Command::Key(args) => key::run(&context, args).await,
             Command::Secrets(args) => secrets::run(&context, args).await,
             Command::Erase(args) => erase::run(&context, args).await,
