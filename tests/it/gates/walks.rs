@@ -2,10 +2,11 @@
 //! switches a rule on and changes nothing.
 
 use super::world::{Actor, T0, deliver, relayed};
-use crate::thresholds::walks::decay;
+use crate::thresholds::walks::{city, decay};
 use millrace::directory::seeds;
 use millrace::engagement::actor::Engagement;
 use millrace::modules::{Modules, shipped};
+use millrace::postgres::types::Tz;
 use millrace::recipients::actor::Recipients;
 use millrace::recipients::facts::Configured;
 use millrace::runtime::clock::ManualClock;
@@ -105,14 +106,31 @@ impl Walk {
     }
 
     async fn link(&self, account: &str, user: &str) {
+        self.link_on(SHARD, account, user).await;
+    }
+
+    async fn link_on(&self, shard: &str, account: &str, user: &str) {
         self.client
             .execute(
                 "INSERT INTO links (workspace_id, module, shard, account, user_id, linked_at, live, link_id)
-                 VALUES ($1, 'uo', $2, $3, $4, '2026-01-01', true, concat('ln_', $3::text))",
-                &[&self.ws, &SHARD, &account, &user],
+                 VALUES ($1, 'uo', $2, $3, $4, '2026-01-01', true, concat('ln_', $2::text, $3::text))",
+                &[&self.ws, &shard, &account, &user],
             )
             .await
             .unwrap();
+    }
+
+    /// The account is nobody's from now on; a tombstone stays.
+    async fn unlink(&self, account: &str) {
+        let n = self
+            .client
+            .execute(
+                "UPDATE links SET live = false, unlinked_at = $3 WHERE shard = $1 AND account = $2 AND live",
+                &[&SHARD, &account, &Tz(self.now)],
+            )
+            .await
+            .unwrap();
+        assert_eq!(n, 1);
     }
 
     async fn subscribes(&self, user: &str, trigger: &str) {
@@ -133,17 +151,22 @@ impl Walk {
 
     /// A frame goes all the way to the outbox.
     async fn on(&mut self, kind: &str, body: Value) {
+        self.on_shard(SHARD, kind, body).await;
+    }
+
+    /// As [`Walk::on`], of any shard: all count on in one sequence, with gaps in each one's.
+    async fn on_shard(&mut self, shard: &str, kind: &str, body: Value) {
         self.seq += 1;
         let text = body.to_string();
         let module = self.modules.get("uo").unwrap();
         let key = module.kind(kind).map_or_else(
-            || SHARD.to_owned(),
-            |k| k.key_of(SHARD, &text).unwrap().expect("a key"),
+            || shard.to_owned(),
+            |k| k.key_of(shard, &text).unwrap().expect("a key"),
         );
         let frame = Frame {
             v: WIRE_VERSION,
             ws: self.ws,
-            shard: SHARD.to_owned(),
+            shard: shard.to_owned(),
             boot: self.boot.clone(),
             seq: self.seq,
             kind: kind.to_owned(),
@@ -299,6 +322,127 @@ async fn a_warning_comes_once_and_not_if_the_house_was_refreshed() {
     w.deliver().await;
     let inboxes = w.inboxes().await;
     assert_eq!(inboxes, ["uo.house.idoc_warning u1"; 3]);
+}
+
+/// First seen at one stage and two days later at the next: the rule's cooldown of a day is over by then, and its owner hears of
+/// both.
+#[actix::test]
+async fn a_house_first_seen_at_greatly_and_two_days_later_at_idoc_is_told_of_twice() {
+    let mut w = Walk::with(&["uo.house.idoc_warning"]).await;
+    w.user("u1").await;
+    w.link("ann", "u1").await;
+    w.on("house.decay", decay("0x1", None, "Greatly")).await;
+    w.later(15 * MINUTE);
+    w.deliver().await;
+    assert_eq!(w.inboxes().await, ["uo.house.idoc_warning u1"]);
+    w.later(48 * HOUR - 15 * MINUTE);
+    w.on("house.decay", decay("0x1", Some("Greatly"), "IDOC"))
+        .await;
+    let row = |status: &str| format!("uo.house.idoc_warning inapp u1 0x1 {status}");
+    assert_eq!(w.outbox().await, [row("sent"), row("scheduled")]);
+    w.later(15 * MINUTE);
+    w.deliver().await;
+    assert_eq!(w.outbox().await, [row("sent"), row("sent")]);
+    assert_eq!(w.inboxes().await, ["uo.house.idoc_warning u1"; 2]);
+    assert_eq!(w.held_back().await, Vec::<String>::new());
+}
+
+/// The server says that an account was unlinked, before the directory has heard of it or after: whoever had it is told, though no
+/// link of theirs is left when the message leaves. What the account alone would have let them hear is held back then.
+#[actix::test]
+async fn who_lost_an_account_is_told_in_either_order() {
+    let mut w = Walk::with(&["uo.account.unlinked", "uo.house.idoc_warning"]).await;
+    for (account, user) in [("ann", "u1"), ("bob", "u2")] {
+        w.user(user).await;
+        w.link(account, user).await;
+    }
+    // Waits for a quarter of an hour, and hangs on ann's link.
+    w.on("house.decay", decay("0x1", Some("Fairly"), "Greatly"))
+        .await;
+    w.later(MINUTE);
+    // The frame first: the message is there before the link is gone.
+    w.on("account.unlinked", json!({"acct": "ann"})).await;
+    let warning = |status: &str| format!("uo.house.idoc_warning inapp u1 0x1 {status}");
+    let lost = |user: &str, account: &str, status: &str| {
+        format!("uo.account.unlinked inapp {user} {account} {status}")
+    };
+    let waits = [warning("scheduled"), lost("u1", "ann", "scheduled")];
+    assert_eq!(w.outbox().await, waits);
+    w.unlink("ann").await;
+    // And the link first.
+    w.unlink("bob").await;
+    w.later(MINUTE);
+    w.on("account.unlinked", json!({"acct": "bob"})).await;
+    w.deliver().await;
+    let told = [
+        warning("scheduled"),
+        lost("u1", "ann", "sent"),
+        lost("u2", "bob", "sent"),
+    ];
+    assert_eq!(w.outbox().await, told);
+    let inboxes = ["uo.account.unlinked u1", "uo.account.unlinked u2"];
+    assert_eq!(w.inboxes().await, inboxes);
+    // The house is not theirs to hear of any more.
+    w.later(15 * MINUTE);
+    w.deliver().await;
+    let rows = w.outbox().await;
+    assert_eq!(rows[0], warning("suppressed ceiling"));
+    assert_eq!(rows.len(), 3);
+    assert_eq!(w.inboxes().await, inboxes);
+    assert_eq!(w.refused_by_rule().await, Vec::<String>::new());
+}
+
+/// One frame is a letter to the new governor and a bulletin to whoever subscribed, and neither to the other.
+#[actix::test]
+async fn one_frame_tells_the_governor_and_the_subscribers() {
+    let mut w = Walk::with(&["uo.governor.appointed", "uo.governor.elected"]).await;
+    for user in ["u1", "u2", "u3"] {
+        w.user(user).await;
+    }
+    w.link("ann", "u1").await;
+    w.link("bob", "u2").await;
+    w.subscribes("u3", "uo.governor.elected").await;
+    // Who governed before anybody looked is no news.
+    w.on("city.update", city("Ann", "ann")).await;
+    assert_eq!(w.outbox().await, Vec::<String>::new());
+    w.on("city.update", city("Bob", "bob")).await;
+    w.on("city.update", city("Bob", "bob")).await;
+    w.deliver().await;
+    let told = [
+        "uo.governor.appointed inapp u2 Britain sent",
+        "uo.governor.elected inapp u3 Britain sent",
+    ];
+    assert_eq!(w.outbox().await, told);
+    let mut inboxes = w.inboxes().await;
+    inboxes.sort();
+    let news = ["uo.governor.appointed u2", "uo.governor.elected u3"];
+    assert_eq!(inboxes, news);
+    assert_eq!(w.held_back().await, Vec::<String>::new());
+}
+
+/// A house of each of two shards has one serial, and one player both: neither cools the other one down, and a refresh calls off its
+/// own shard's alone.
+#[actix::test]
+async fn houses_of_two_shards_with_one_serial_are_two() {
+    let mut w = Walk::with(&["uo.house.idoc_warning"]).await;
+    w.user("u1").await;
+    for shard in [SHARD, "pacific"] {
+        w.link_on(shard, "ann", "u1").await;
+        let body = decay("0x1", Some("Fairly"), "Greatly");
+        w.on_shard(shard, "house.decay", body).await;
+    }
+    let waits = "uo.house.idoc_warning inapp u1 0x1 scheduled";
+    assert_eq!(w.outbox().await, [waits; 2]);
+    assert_eq!(w.held_back().await, Vec::<String>::new());
+    w.later(5 * MINUTE);
+    let body = decay("0x1", Some("Greatly"), "LikeNew");
+    w.on_shard("pacific", "house.decay", body).await;
+    w.later(11 * MINUTE);
+    w.deliver().await;
+    let ended = "SELECT concat_ws(' ', shard, status, status_reason) FROM outbox JOIN firings USING (firing_pos) ORDER BY 1";
+    let ends = ["atlantic sent", "pacific cancelled called_off"];
+    assert_eq!(w.texts(ended).await, ends);
+    assert_eq!(w.inboxes().await, ["uo.house.idoc_warning u1"]);
 }
 
 /// An account that is linked to nobody: gate 3 says so, and nobody is told, whatever they asked for.

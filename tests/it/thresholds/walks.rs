@@ -198,7 +198,8 @@ async fn a_login_that_failed_is_told_and_one_that_did_not_never_is() {
     assert_eq!(names(&again), ["account.login_failed"]);
 }
 
-fn city(governor: &str, account: &str) -> Value {
+/// A city of a governor.
+pub fn city(governor: &str, account: &str) -> Value {
     json!({"city": "Britain", "name": "Britain", "electionPhase": "none",
         "governor": {"serial": format!("0x{account}"), "name": governor, "acct": account}})
 }
