@@ -1,5 +1,6 @@
 //! The command line over a deployment: `run`, and what an operator does to groups, positions, topics and dead letters.
 
+mod bounce;
 mod directory;
 mod outbox;
 
