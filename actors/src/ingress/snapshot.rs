@@ -9,8 +9,8 @@ use crate::postgres::Pool;
 use crate::postgres::types::Tz;
 use arc_swap::ArcSwapOption;
 use hashbrown::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio_postgres::IsolationLevel;
 
@@ -41,6 +41,8 @@ pub enum SnapshotError {
 #[derive(Debug)]
 pub struct SnapshotHandle {
     held: ArcSwapOption<Snapshot>,
+    /// Held by whoever compares a snapshot with the held one and puts it in its place.
+    putting: Mutex<()>,
     /// When the held one was last known to be the newest, in milliseconds since `origin`, plus 1; 0: never.
     verified: AtomicU64,
     origin: Instant,
@@ -54,6 +56,7 @@ impl SnapshotHandle {
     pub fn empty(hold: Duration) -> Arc<SnapshotHandle> {
         Arc::new(SnapshotHandle {
             held: ArcSwapOption::empty(),
+            putting: Mutex::new(()),
             verified: AtomicU64::new(0),
             origin: Instant::now(),
             hold,
@@ -81,20 +84,29 @@ impl SnapshotHandle {
         )
     }
 
-    /// Takes a snapshot as the newest one as of `at`.
+    /// Takes a snapshot as the newest one as of `at`, when its reading began. Of two that were read at the same time the older one
+    /// may come last: it is dropped. An epoch that is smaller and was looked at later is taken: the database was restored.
     pub fn put(&self, snapshot: Snapshot, at: Instant) {
-        self.held.store(Some(Arc::new(snapshot)));
-        self.verify(at);
+        let _one = self.putting.lock().unwrap_or_else(PoisonError::into_inner);
+        let later = self.moment(at) > self.verified.load(Ordering::Acquire);
+        let newer = |held: &Arc<Snapshot>| snapshot.epoch >= held.epoch;
+        if later || self.held.load().as_ref().is_none_or(newer) {
+            self.held.store(Some(Arc::new(snapshot)));
+            self.verify(at);
+        }
     }
 
+    /// The held one was the newest as of `at`; of two who say so, the later one counts.
     fn verify(&self, at: Instant) {
+        self.verified.fetch_max(self.moment(at), Ordering::AcqRel);
+    }
+
+    /// As `verified` counts.
+    fn moment(&self, at: Instant) -> u64 {
         let millis = at.saturating_duration_since(self.origin).as_millis();
-        self.verified.store(
-            u64::try_from(millis)
-                .unwrap_or(u64::MAX - 1)
-                .saturating_add(1),
-            Ordering::Release,
-        );
+        u64::try_from(millis)
+            .unwrap_or(u64::MAX - 1)
+            .saturating_add(1)
     }
 
     /// Looks at the epoch, and reads everything anew if it moved. True: it was read anew.
@@ -335,6 +347,7 @@ mod tests {
         assert!(handle.current().is_some());
         let past = SnapshotHandle {
             held: ArcSwapOption::from_pointee(Snapshot::default()),
+            putting: Mutex::new(()),
             verified: AtomicU64::new(1),
             origin: Instant::now() - Duration::from_secs(601),
             hold: Duration::from_secs(600),
@@ -342,5 +355,35 @@ mod tests {
         assert!(past.current().is_none());
         past.verify(Instant::now());
         assert!(past.current().is_some());
+    }
+
+    #[test]
+    fn of_two_refreshers_the_slower_one_takes_nothing_back() {
+        let handle = SnapshotHandle::empty(Duration::from_secs(600));
+        let of = |epoch| Snapshot {
+            epoch,
+            ..Snapshot::default()
+        };
+        let held = || handle.held.load().as_ref().map(|s| s.epoch);
+        let first = Instant::now();
+        let second = first + Duration::from_millis(200);
+        handle.put(of(6), second);
+        // It began before the other one and saw what was before the change.
+        handle.put(of(5), first);
+        assert_eq!(held(), Some(6));
+        assert_eq!(
+            handle.verified.load(Ordering::Acquire),
+            handle.moment(second)
+        );
+        // It began before and saw more.
+        handle.put(of(7), first);
+        assert_eq!(held(), Some(7));
+        assert_eq!(
+            handle.verified.load(Ordering::Acquire),
+            handle.moment(second)
+        );
+        // A backup was restored: the epoch is smaller, and it is what there is.
+        handle.put(of(3), second + Duration::from_millis(300));
+        assert_eq!(held(), Some(3));
     }
 }
