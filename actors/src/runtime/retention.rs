@@ -1,10 +1,11 @@
 //! Drops whole days of facts, of the outbox and of its log once they are old enough; of the outbox no day before the last of its
 //! messages has ended. What makes a second message or a second conversion the same stands in undated tables and is not touched.
-//! What a dropped day held stays counted in `dropped_facts`, and so do rows of tables without days (`rows`).
+//! What a dropped day held stays counted in `dropped_facts`, and so do rows of tables without days (`rows`). A step that fails is
+//! named and keeps none of the others from being done; the round fails at its end.
 
 mod rows;
 
-use crate::postgres::pool::{Database, DatabaseError};
+use crate::postgres::pool::{Database, DatabaseError, chain};
 use crate::postgres::types::Tz;
 use crate::recipients::forget;
 use crate::settings::Settings;
@@ -24,6 +25,40 @@ pub enum RetentionError {
     /// The store failed.
     #[error("the store: {0}")]
     Store(#[from] tokio_postgres::Error),
+    /// Steps failed, each of them named by a warning; the others were done.
+    #[error("{failed} of its steps failed, the last one: {}", chain(.last))]
+    Steps {
+        /// How many.
+        failed: u32,
+        /// What the store said of the last one.
+        last: tokio_postgres::Error,
+    },
+}
+
+/// What of a round has failed so far.
+#[derive(Default)]
+struct Failed {
+    steps: u32,
+    last: Option<tokio_postgres::Error>,
+}
+
+impl Failed {
+    /// What a step has done; none: it failed, and was named.
+    fn unless<T>(&mut self, step: &str, done: Result<T, tokio_postgres::Error>) -> Option<T> {
+        match done {
+            Ok(done) => Some(done),
+            Err(error) => {
+                tracing::warn!(
+                    step,
+                    error = chain(&error),
+                    "a step of retention failed, the others go on"
+                );
+                self.steps += 1;
+                self.last = Some(error);
+                None
+            }
+        }
+    }
 }
 
 /// A table partitioned by day, how long its days are kept, and the record that a row of it came from.
@@ -95,7 +130,7 @@ const DONE: &str = "SELECT pg_advisory_unlock(hashtextextended('millrace retenti
 /// Drops what is older than the settings keep; answers the partitions that are gone.
 ///
 /// # Errors
-/// The store is away or refuses; the next round goes on where this one stopped.
+/// The store is away or refuses; the next round goes on where this one stopped. Steps after one that failed are done all the same.
 pub async fn once(
     database: &Database,
     settings: &Settings,
@@ -118,36 +153,58 @@ pub async fn once(
     {
         return Ok(gone);
     }
+    let mut failed = Failed::default();
     for kept in kept(settings) {
         if let Some(before) = before(kept.days, wall) {
-            gone.extend(drop_days(&mut client, &kept, before).await?);
+            let done = drop_days(&mut client, &kept, before, &mut gone).await;
+            failed.unless(kept.table, done);
         }
     }
     if forget::is_time(wall) {
-        let forgotten = forget::once(&client, wall).await?;
-        tracing::debug!(forgotten, "what the gates remembered");
+        for step in &forget::STEPS {
+            let done = forget::one(&client, step, wall).await;
+            if let Some(forgotten) = failed.unless(step.table, done) {
+                tracing::debug!(forgotten, table = step.table, "what the gates remembered");
+            }
+        }
     }
     if let Some(before) = before(settings.retention.read_inbox_days, wall) {
-        let forgotten = rows::inbox(&client, before).await?;
-        tracing::debug!(forgotten, "notifications that were read");
+        let done = rows::inbox(&client, before).await;
+        if let Some(forgotten) = failed.unless("user_notifications", done) {
+            tracing::debug!(forgotten, "notifications that were read");
+        }
     }
     if forget::is_time(wall)
         && let Some(before) = before(settings.retention.tracker_states_days, wall)
     {
-        let forgotten = rows::trackers(&client, before).await?;
-        tracing::debug!(forgotten, "what trackers remembered");
+        let done = rows::trackers(&client, before).await;
+        if let Some(forgotten) = failed.unless("tracker_states", done) {
+            tracing::debug!(forgotten, "what trackers remembered");
+        }
     }
     if let Some(before) = before(settings.retention.dead_letters_days, wall) {
         // Open ones stay until a person has replayed or discarded them.
-        client
+        let done = client
             .execute(
                 "DELETE FROM dead_letters WHERE status <> 'open' AND coalesce(changed_at, dead_at) < $1",
                 &[&Tz(before)],
             )
-            .await?;
+            .await;
+        failed.unless("dead_letters", done);
     }
-    client.query_one(DONE, &[]).await?;
-    Ok(gone)
+    failed.unless("the lock", client.query_one(DONE, &[]).await);
+    match failed.last {
+        None => Ok(gone),
+        Some(last) => {
+            if !gone.is_empty() {
+                tracing::info!(partitions = gone.join(", "), "dropped");
+            }
+            Err(RetentionError::Steps {
+                failed: failed.steps,
+                last,
+            })
+        }
+    }
 }
 
 /// The moment before which nothing is kept; `None`: everything is.
@@ -156,13 +213,14 @@ fn before(days: u16, wall: Micros) -> Option<Micros> {
     (days > 0).then(|| Micros(wall.0.saturating_sub(keep_us)))
 }
 
+/// Drops the days of a table; each that is gone is named in `gone`, whatever becomes of the next.
 async fn drop_days(
     client: &mut Client,
     kept: &Kept,
     before: Micros,
-) -> Result<Vec<String>, tokio_postgres::Error> {
+    gone: &mut Vec<String>,
+) -> Result<(), tokio_postgres::Error> {
     let table = kept.table;
-    let mut gone = Vec::new();
     for row in client.query(DAYS, &[&table, &GOING]).await? {
         let name: String = row.get(0);
         let (attached, pending): (bool, bool) = (row.get(1), row.get(2));
@@ -195,7 +253,7 @@ async fn drop_days(
         count_and_drop(client, kept, &name, day).await?;
         gone.push(name);
     }
-    Ok(gone)
+    Ok(())
 }
 
 /// In one transaction: what is counted as dropped is dropped.

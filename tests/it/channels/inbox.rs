@@ -284,8 +284,10 @@ async fn a_mark_outlives_what_waits_under_its_key() {
             .unwrap();
     }
     let long_after = START.plus_secs(60 * 86_400);
+    let [.., marks] = &millrace::recipients::forget::STEPS;
+    assert_eq!(marks.table, "cancel_marks");
     let forget = async || {
-        millrace::recipients::forget::once(client, long_after)
+        millrace::recipients::forget::one(client, marks, long_after)
             .await
             .unwrap()
     };

@@ -2,7 +2,7 @@
 
 use super::{World, names};
 use millrace::postgres::pool::Database;
-use millrace::runtime::retention;
+use millrace::runtime::retention::{self, RetentionError};
 use millrace::settings;
 use millrace_schemas::time::Micros;
 use serde_json::{Value, json};
@@ -15,6 +15,10 @@ fn champion(serial: &str, boss: bool) -> Value {
 }
 
 async fn round(w: &World, days: u16) {
+    try_round(w, days).await.unwrap();
+}
+
+async fn try_round(w: &World, days: u16) -> Result<Vec<String>, RetentionError> {
     let database = settings::Database {
         url: Some(w.database.url().to_owned()),
         ..settings::Database::default()
@@ -23,11 +27,45 @@ async fn round(w: &World, days: u16) {
     let kept = settings::Settings {
         retention: settings::Retention {
             tracker_states_days: days,
+            dead_letters_days: 30,
             ..settings::Retention::default()
         },
         ..settings::Settings::default()
     };
-    retention::once(&database, &kept, NIGHT).await.unwrap();
+    retention::once(&database, &kept, NIGHT).await
+}
+
+/// What cannot be cleared keeps nothing else from being cleared; the round fails at its end, and is whole again once it can.
+#[tokio::test]
+async fn a_step_that_fails_keeps_no_other_from_being_done() {
+    let w = World::new().await;
+    w.client
+        .batch_execute(
+            "INSERT INTO cooldowns (key, fired_at) VALUES (gen_random_uuid(), '2026-01-01');
+             INSERT INTO sent_keys (key, outbox_id, sent_at) VALUES (gen_random_uuid(), gen_random_uuid(), '2026-01-01');
+             INSERT INTO dead_letters (record_id, group_name, topic_no, partition, \"offset\", key, payload, reason, dead_at, status)
+             VALUES (gen_random_uuid(), 'thresholds', 1, 0, 0, '', '', 'r', '2026-01-01', 'discarded');
+             ALTER TABLE cooldowns RENAME TO away",
+        )
+        .await
+        .unwrap();
+    let left = async || -> i64 {
+        let sql = "SELECT (SELECT count(*) FROM sent_keys) + (SELECT count(*) FROM dead_letters)";
+        w.client.query_one(sql, &[]).await.unwrap().get(0)
+    };
+    assert_eq!(left().await, 2);
+    let failed = try_round(&w, 0).await.unwrap_err().to_string();
+    assert!(failed.starts_with("1 of its steps failed"), "{failed}");
+    assert!(failed.contains("cooldowns"), "{failed}");
+    assert_eq!(left().await, 0);
+    w.client
+        .batch_execute("ALTER TABLE away RENAME TO cooldowns")
+        .await
+        .unwrap();
+    round(&w, 0).await;
+    let cooled = "SELECT count(*) FROM cooldowns";
+    let cooled: i64 = w.client.query_one(cooled, &[]).await.unwrap().get(0);
+    assert_eq!(cooled, 0);
 }
 
 #[tokio::test]
