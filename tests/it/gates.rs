@@ -9,8 +9,10 @@ mod walks;
 mod world;
 
 use millrace::engagement::explain;
+use millrace::recipients::load;
 use serde_json::json;
-use world::{T0, World};
+use tokio_postgres::SimpleQueryMessage;
+use world::{T0, World, connections};
 
 /// An owner hears of their house on the channels that they want, late enough to be called off, and once.
 #[tokio::test]
@@ -450,6 +452,40 @@ async fn a_dead_address_takes_nothing_from_the_living() {
     w.notices().await;
     assert_eq!(w.refusals("f5").await, ["7 inapp cooldown"]);
     w.balanced().await;
+}
+
+/// Whether an address is suppressed is looked up by its hash, one row a user, however long the list is.
+#[tokio::test]
+async fn a_suppressed_address_is_found_by_its_key() {
+    let w = World::new().await;
+    let fill = format!(
+        "INSERT INTO suppressions (suppression_id, workspace_id, address_hash, address_masked, reason)
+         SELECT 'sp_' || n, {}, sha256(convert_to(n::text, 'UTF8')), '***', 'manual' FROM generate_series(1, 20000) AS n;
+         ANALYZE suppressions",
+        w.ws
+    );
+    w.client.batch_execute(&fill).await.unwrap();
+    // As an actor's connection makes it, once and for all.
+    let planner = connections(w.db.url())().await.unwrap();
+    let prepare = format!("PREPARE asked AS {}", load::PEOPLE);
+    planner.batch_execute(&prepare).await.unwrap();
+    let explain = "EXPLAIN EXECUTE asked (ARRAY[1], ARRAY['ann'])";
+    let told = planner.simple_query(explain).await.unwrap();
+    let lines: Vec<&str> = told
+        .iter()
+        .filter_map(|m| match m {
+            SimpleQueryMessage::Row(row) => row.get(0),
+            _ => None,
+        })
+        .collect();
+    let plan = lines.join("\n");
+    assert!(plan.contains("suppressions_pkey"), "{plan}");
+    assert!(
+        lines
+            .iter()
+            .any(|l| l.contains("Index Cond") && l.contains("address_hash")),
+        "{plan}"
+    );
 }
 
 /// `explain` says what happened, gate by gate.
