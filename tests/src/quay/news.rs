@@ -30,7 +30,7 @@ fn news(ws: i32, from: usize, many: usize, now: Micros) -> Vec<DirectoryRecord> 
             user: person.map(|p| p.id.clone()).unwrap_or_default(),
             ..DirectoryRecord::default()
         };
-        if n % 2 == 0 {
+        if n.is_multiple_of(2) {
             DirectoryRecord {
                 change: Change::Link,
                 module: Some(MODULE.to_owned()),
