@@ -48,9 +48,11 @@ deny: ## licences, bans and sources of all dependencies
 build: ## everything, as the tests use it
 	@$(CARGO) build $(quiet) --locked --workspace --all-targets
 
-# Most tests wait for a server most of the time, so two of them a core; RUST_TEST_THREADS, where it is set, has the word.
+# Most tests wait for a server most of the time, so two of them a core, but no more than eight: a container may be allowed fewer
+# cores than it sees. RUST_TEST_THREADS, where it is set, has the word.
 suites: ## the tests alone (ARGS='-- NAME' for some of them)
-	@RUST_TEST_THREADS=$${RUST_TEST_THREADS:-$$((2 * $$(nproc 2>/dev/null || sysctl -n hw.ncpu)))} \
+	@cores=$$(nproc 2>/dev/null || sysctl -n hw.ncpu); \
+	  RUST_TEST_THREADS=$${RUST_TEST_THREADS:-$$((cores < 4 ? 2 * cores : 8))} \
 	  $(CARGO) test --locked --workspace --no-fail-fast $(ARGS)
 
 faults: build ## eight runs of a whole deployment with faults, and two safeguards switched off

@@ -64,6 +64,11 @@ fn build() -> anyhow::Result<PathBuf> {
     let mut build = Command::new(cargo);
     build.args(["build", "-q", "--locked", "-p", "millrace"]);
     build.current_dir(env!("CARGO_MANIFEST_DIR"));
+    // Where this program stands, whatever else is set: what is built is what is measured.
+    let here = std::env::current_exe()?;
+    if let Some(target) = here.parent().and_then(std::path::Path::parent) {
+        build.arg("--target-dir").arg(target);
+    }
     if release {
         build.arg("--release");
     }

@@ -41,8 +41,8 @@ pub enum SnapshotError {
 #[derive(Debug)]
 pub struct SnapshotHandle {
     held: ArcSwapOption<Snapshot>,
-    /// Held by whoever compares a snapshot with the held one and puts it in its place.
-    putting: Mutex<()>,
+    /// When the held one was put there, as `verified` counts. Locked by whoever compares a snapshot with it and puts it in its place.
+    put: Mutex<u64>,
     /// When the held one was last known to be the newest, in milliseconds since `origin`, plus 1; 0: never.
     verified: AtomicU64,
     origin: Instant,
@@ -56,7 +56,7 @@ impl SnapshotHandle {
     pub fn empty(hold: Duration) -> Arc<SnapshotHandle> {
         Arc::new(SnapshotHandle {
             held: ArcSwapOption::empty(),
-            putting: Mutex::new(()),
+            put: Mutex::new(0),
             verified: AtomicU64::new(0),
             origin: Instant::now(),
             hold,
@@ -84,15 +84,17 @@ impl SnapshotHandle {
         )
     }
 
-    /// Takes a snapshot as the newest one as of `at`, when its reading began. Of two that were read at the same time the older one
-    /// may come last: it is dropped. An epoch that is smaller and was looked at later is taken: the database was restored.
+    /// Takes a snapshot as the newest one as of `at`, before its reading began. Of two that were read at the same time the older one
+    /// may come last: it is dropped. An epoch that is smaller and whose reading began when the held one was there already is taken:
+    /// the database was restored.
     pub fn put(&self, snapshot: Snapshot, at: Instant) {
-        let _one = self.putting.lock().unwrap_or_else(PoisonError::into_inner);
-        let later = self.moment(at) > self.verified.load(Ordering::Acquire);
+        let mut put = self.put.lock().unwrap_or_else(PoisonError::into_inner);
+        let later = self.moment(at) > *put;
         let newer = |held: &Arc<Snapshot>| snapshot.epoch >= held.epoch;
         if later || self.held.load().as_ref().is_none_or(newer) {
             self.held.store(Some(Arc::new(snapshot)));
             self.verify(at);
+            *put = self.moment(Instant::now());
         }
     }
 
@@ -347,7 +349,7 @@ mod tests {
         assert!(handle.current().is_some());
         let past = SnapshotHandle {
             held: ArcSwapOption::from_pointee(Snapshot::default()),
-            putting: Mutex::new(()),
+            put: Mutex::new(0),
             verified: AtomicU64::new(1),
             origin: Instant::now() - Duration::from_secs(601),
             hold: Duration::from_secs(600),
@@ -375,6 +377,10 @@ mod tests {
             handle.verified.load(Ordering::Acquire),
             handle.moment(second)
         );
+        // So did this one, though it began after the other: that was not there yet.
+        let between = Instant::now().min(second);
+        handle.put(of(5), between);
+        assert_eq!(held(), Some(6));
         // It began before and saw more.
         handle.put(of(7), first);
         assert_eq!(held(), Some(7));

@@ -86,7 +86,7 @@ pub async fn keep(
             match retention::once(&database, &settings, clock.wall()).await {
                 Ok(gone) if gone.is_empty() => {}
                 Ok(gone) => tracing::info!(partitions = gone.join(", "), "dropped"),
-                Err(error) => tracing::warn!(%error, "old days could not be dropped"),
+                Err(error) => tracing::warn!(%error, "not all that is old could be dropped"),
             }
             tokio::time::sleep(pause).await;
         }

@@ -73,7 +73,9 @@ pub async fn run(options: &Options, bench: &Bench<'_>, wanted: &[Peer]) -> anyho
     }
     publish("peers-kill", &out, !options.dry)?;
     if let Some(outcome) = product {
-        let right = outcome.lost + outcome.doubled == 0 && outcome.books == AS_MADE;
+        let right = outcome.struck == STRIKES.len()
+            && outcome.lost + outcome.doubled == 0
+            && outcome.books == AS_MADE;
         ensure!(right, "the product: {outcome:?}");
     }
     Ok(())

@@ -231,7 +231,14 @@ async fn a_delivery_is_called_off_and_released() {
     assert_eq!(due(&client, &unsure).await, Some((0, true, false)));
     let known = new(hook, "webhook", 4).await;
     end(&client, &known, "unknown").await;
+    // What its devices answered was before somebody mended something: all of them are asked anew.
+    let known_id = ids::decode(&known).unwrap();
+    let answered = "UPDATE outbox SET answered = '{\"ps_1\": false}' WHERE outbox_id = $1";
+    client.execute(answered, &[&known_id]).await.unwrap();
     act(&c, &known, "release").await.expect(200);
+    let asked = "SELECT answered IS NULL FROM outbox WHERE outbox_id = $1";
+    let forgotten: bool = client.query_one(asked, &[&known_id]).await.unwrap().get(0);
+    assert!(forgotten);
     for (n, status) in [(5, "sent"), (6, "suppressed"), (7, "bounced")] {
         let id = new(hook, "webhook", n).await;
         end(&client, &id, status).await;

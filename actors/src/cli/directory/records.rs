@@ -116,9 +116,17 @@ fn one(number: usize, raw: &str, given: &Given) -> Result<Line, String> {
 fn said(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let text = text.rsplit_once(" at line ").map_or(&*text, |(t, _)| t);
-    match (text.split_once('"'), text.rsplit_once('"')) {
-        (Some((before, _)), Some((_, after))) => format!("{before}…{after}"),
-        _ => text.to_owned(),
+    if text.starts_with("missing field") {
+        return text.to_owned();
+    }
+    // What was given stands first, between `"` or between backticks; what was expected, words of this program, behind it.
+    let (given, expected) = match text.rsplit_once(", expected ") {
+        Some((given, expected)) => (given, format!(", expected {expected}")),
+        None => (text, String::new()),
+    };
+    match given.split_once(['"', '`']) {
+        Some((before, _)) => format!("{before}…{expected}"),
+        None => text.to_owned(),
     }
 }
 
@@ -169,6 +177,14 @@ mod tests {
             (
                 r#"{"change":"user","user":"u","email_verified":"ada@example.org"}"#,
                 "invalid type: string …, expected a boolean",
+            ),
+            (
+                r#"{"change":"user","user":"u","name":4915112345678}"#,
+                "invalid type: integer …, expected a string",
+            ),
+            (
+                r#"{"change":"ada@example.org","user":"u"}"#,
+                "unknown variant …, expected one of `user`, `login`, `link`, `unlink`, `preference`",
             ),
             (
                 r#"{"change":"user","user":"u","email":"nobody"}"#,

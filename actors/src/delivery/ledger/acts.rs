@@ -102,7 +102,7 @@ pub async fn release(
         other => return Err(Refused::NotReleasable(other.to_owned())),
     }
     tx.execute(
-        "UPDATE outbox SET status = 'scheduled', status_reason = NULL, attempts = 0, ended_at = NULL
+        "UPDATE outbox SET status = 'scheduled', status_reason = NULL, attempts = 0, ended_at = NULL, answered = NULL
          WHERE outbox_id = $1 AND created_at = $2",
         &[&id, &Tz(found.created_at)],
     )
