@@ -194,6 +194,7 @@ impl Vertical for Thresholds {
         _: Now,
     ) {
         Deciding {
+            partition: self.start.partition,
             plan: &self.plan,
             slice: &self.slice,
             draft,

@@ -9,6 +9,7 @@ use super::roster::{self, ListKey};
 use super::slice::{Shard, ShardRef, Slice, StateRef};
 use super::tracker;
 use crate::modules::field::Fields;
+use crate::modules::module::Kind;
 use crate::modules::tracker::Tracker;
 use crate::runtime::vertical::{Effects, Item};
 use millrace_schemas::frame::{Frame, MAX_KEY_BYTES, is_shard_id};
@@ -25,6 +26,19 @@ struct Overtaken {
 }
 
 impl Overtaken {
+    /// The same of a kind as its module reads it now. Where that keys its frames by another path than the door did that took the
+    /// frame in, its letter was watched for frames of a key that come no more.
+    fn of_kind(self, frame: &Frame, kind: &Kind) -> Overtaken {
+        if !self.by_shard || self.by_key {
+            return self;
+        }
+        let key = kind.key_of(&frame.shard, frame.body.get());
+        Overtaken {
+            by_key: !matches!(key, Ok(Some(key)) if key == frame.key),
+            ..self
+        }
+    }
+
     /// Whether a state is no longer as the frame says. `is_of_key`: frames of its key alone change that state ([`reach`]).
     fn holds(self, is_of_key: impl FnOnce() -> bool) -> bool {
         self.by_key || (self.by_shard && !is_of_key())
@@ -33,6 +47,8 @@ impl Overtaken {
 
 /// What deciding reads and changes.
 pub struct Deciding<'a> {
+    /// The partition that is decided.
+    pub partition: i32,
     /// The enabled modules.
     pub plan: &'a Plan,
     /// The slice.
@@ -112,7 +128,9 @@ impl Deciding<'_> {
     fn admit_again(&mut self, item: &Item<Frame>) -> Overtaken {
         let frame = &item.record;
         let (shard, letters) = shard_of(self.slice, self.draft, frame);
-        let by_shard = !shard.window.is_latest(&frame.boot, frame.seq);
+        // What was set aside in another partition was of a topic with fewer: what was decided there since, this window cannot say.
+        let by_shard =
+            item.id.partition != self.partition || !shard.window.is_latest(&frame.boot, frame.seq);
         shard.window.admit_again(&frame.boot, frame.seq);
         let letter = shard.letters.take(&frame.key, item.id);
         if letter.is_some() {
@@ -137,6 +155,7 @@ impl Deciding<'_> {
         let mut parts = Vec::new();
         let mut held = reason::NONE;
         for reads in readers {
+            let overtaken = overtaken.of_kind(frame, reads.kind);
             let fields = reads
                 .kind
                 .reader

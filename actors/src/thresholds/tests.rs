@@ -232,6 +232,7 @@ impl Store {
                 continue;
             }
             Deciding {
+                partition: 0,
                 plan,
                 slice,
                 draft: &mut draft,

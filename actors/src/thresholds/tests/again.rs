@@ -426,3 +426,31 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn where_its_kind_is_keyed_by_another_path_now_or_its_topic_was_another_its_shard_decides() {
+    let keyed = "kind = \"base\"\nkey = \"id\"";
+    assert!(MANIFEST.contains(keyed));
+    let other_path = MANIFEST.replace(keyed, "kind = \"base\"\nkey = \"holder\"");
+    for (manifest, partition, overtaken) in
+        [(MANIFEST, 0, 0), (&*other_path, 0, 1), (MANIFEST, 1, 1)]
+    {
+        let mut w = World::new(MANIFEST);
+        let mut letter = w.base("b1", "ann");
+        letter.id.partition = partition;
+        w.dies(&letter);
+        let later = w.base("b2", "bob");
+        // Another partition's frames are not in this one's window.
+        if partition == 0 {
+            w.decide(&[later]);
+        }
+        w.plan = plan_of(manifest);
+        w.another_owner();
+        if partition == 1 {
+            w.store.letters.clear();
+        }
+        w.comes(&letter);
+        assert_eq!(w.overtaken(), overtaken, "{partition}");
+        assert_eq!(w.holder("b1").is_some(), overtaken == 0);
+    }
+}
